@@ -1,0 +1,116 @@
+# mpc-vote: everything starts from here.
+#   make demo     set up, then run the demonstration   (options: make demo ARGS="--help")
+#   make test     set up, then lint, types, stubs, tests  (options: make test ARGS="-k ring")
+#   make help     the rest
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+ifeq ($(filter oneshell,$(.FEATURES)),)
+$(error GNU make 3.82 or newer is needed; on macOS: brew install make, then call it as gmake)
+endif
+
+VENV := .venv
+BIN := $(VENV)/bin
+
+# A Python to build the environment with; found by itself when left empty.
+PYTHON ?=
+TORCH ?= 2.13.0
+# Where CPU builds of torch live. Asked only if it answers: without it, pip's own indexes decide.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+ARGS ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+PIP := $(BIN)/python -m pip install -qq --progress-bar off --no-warn-conflicts
+
+VENV_READY := $(VENV)/.ready-python
+LOCK_READY := $(VENV)/.ready-packages
+TORCH_READY := $(VENV)/.ready-torch-$(TORCH)
+PROJECT_READY := $(VENV)/.ready-project
+
+.PHONY: help setup demo test check protos clean
+
+help:
+	@echo "make setup    build $(VENV) with the pinned packages (done once, redone when they change)"
+	@echo "make demo     run the demonstration; options go in ARGS=\"...\""
+	@echo "make test     make check, then the tests; pytest's options go in ARGS=\"...\""
+	@echo "make check    lint, format, types, and whether the generated stubs are fresh"
+	@echo "make protos   regenerate mpc_vote/proto from protos/"
+	@echo "make clean    remove $(VENV) and every cache"
+
+setup: $(PROJECT_READY)
+
+demo: setup
+	@$(BIN)/mpc-vote demo $(ARGS)
+
+test: check
+	@echo "==> tests"
+	$(BIN)/python -m pytest $(ARGS)
+
+check: setup
+	@echo "==> lint"
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	echo "==> types"
+	$(BIN)/mypy --strict
+	echo "==> generated stubs"
+	$(BIN)/python protos/generate.py --check
+
+protos: setup
+	@$(BIN)/python protos/generate.py
+
+clean:
+	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	echo "Removed $(VENV) and the caches."
+
+# The environment, in four steps, each with a stamp in it: what is done is not done again.
+
+$(VENV_READY):
+	@candidates="$(or $(PYTHON),python3.11 python3.12 python3.13 python3)"
+	found=
+	for candidate in $$candidates; do
+	    if "$$candidate" -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' \
+	            >/dev/null 2>&1; then
+	        found="$$candidate"
+	        break
+	    fi
+	done
+	if [[ -z "$$found" ]]; then
+	    {
+	        echo "No Python 3.11 or newer with its venv module was found (tried: $$candidates)."
+	        echo "Install one (Debian, Ubuntu: apt install python3.11 python3.11-venv) or name yours:"
+	        echo "    make setup PYTHON=/path/to/python3.11"
+	    } >&2
+	    exit 1
+	fi
+	echo "==> setup 1/4: $(VENV) with $$("$$found" --version)"
+	"$$found" -m venv $(VENV)
+	touch $@
+
+$(LOCK_READY): $(VENV_READY) requirements.lock
+	@echo "==> setup 2/4: $$(grep -c == requirements.lock) pinned packages (a minute or two)"
+	$(PIP) --no-deps -r requirements.lock
+	touch $@
+
+$(TORCH_READY): $(LOCK_READY)
+	@index=
+	if $(BIN)/python -c 'import sys, urllib.request as r; r.urlopen(sys.argv[1], timeout=5)' \
+	        "$(TORCH_INDEX)/torch/" >/dev/null 2>&1; then
+	    index="--extra-index-url $(TORCH_INDEX)"
+	    echo "==> setup 3/4: torch $(TORCH) (CPU build from $(TORCH_INDEX))"
+	else
+	    echo "==> setup 3/4: torch $(TORCH) (from pip's own sources; $(TORCH_INDEX) does not answer)"
+	fi
+	$(PIP) $$index torch==$(TORCH)
+	$(BIN)/python -c 'import torch; print("    torch", torch.__version__, "loads")'
+	touch $@
+
+$(PROJECT_READY): $(TORCH_READY) pyproject.toml
+	@echo "==> setup 4/4: mpc-vote itself"
+	$(PIP) --no-deps --no-build-isolation --editable .
+	touch $@
+	echo "    ready: $(BIN)/mpc-vote"

@@ -1,0 +1,18 @@
+"""mpc-vote: secure multi-party voting for private federated labelling."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mpc_vote.client import AsyncLabelClient, LabelClient, LabelResult, Plan, Progress
+    from mpc_vote.errors import VoteError
+
+__all__ = ["AsyncLabelClient", "LabelClient", "LabelResult", "Plan", "Progress", "VoteError"]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads the client when it is first asked for, so that the library's parts stay light."""
+    if name not in __all__:
+        raise AttributeError(f"module 'mpc_vote' has no attribute {name!r}")
+    from mpc_vote import client, errors
+
+    return getattr(errors if name == "VoteError" else client, name)

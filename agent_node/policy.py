@@ -1,0 +1,90 @@
+"""What an agent refuses, whatever the server says: it trusts its own settings, not the
+coordinator's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from agent_node.settings import AgentSettings
+from mpc_vote.errors import ErrorKind, VoteError
+from mpc_vote.privacy.ledger import AlreadyCharged, BudgetExhausted, Ledger
+from mpc_vote.spec import KNN_BALLOTS, Spec
+
+
+class Policy:
+    """Checks a spec, then charges the agent's own ledger for it before anything leaves."""
+
+    def __init__(self, name: str, settings: AgentSettings, ledger: Ledger) -> None:
+        self._name = name
+        self._settings = settings
+        self._ledger = ledger
+
+    def check(self, spec: Spec, capabilities: Any) -> None:
+        """Refuses a spec that doesn't fit, saying why; nothing is spent."""
+        mine, message = self._settings, spec.message
+        tests: list[tuple[bool, Callable[[], str]]] = [
+            (self._name in spec.roster, lambda: "this agent is not on its roster"),
+            (
+                spec.parties == tuple(mine.parties) and message.dealer == mine.dealer_name,
+                lambda: "its committee is not the one that this agent trusts",
+            ),
+            (
+                spec.seconds_left() > 0,
+                lambda: "its deadline has passed; check the clocks of both machines",
+            ),
+            (
+                message.queries <= mine.max_queries,
+                lambda: f"{message.queries} queries are over the limit of {mine.max_queries}",
+            ),
+            (
+                message.quorum >= mine.min_quorum,
+                lambda: f"a quorum of {message.quorum} is below the least, {mine.min_quorum}",
+            ),
+            (
+                message.collusion >= mine.min_collusion,
+                lambda: (
+                    f"its noise allows for {message.collusion} colluding agents, "
+                    f"the least is {mine.min_collusion}"
+                ),
+            ),
+            (
+                message.classes == capabilities.classes
+                and message.query_dtype == capabilities.query_dtype
+                and spec.query_shape == tuple(capabilities.query_shape)
+                and message.ballot in capabilities.ballots,
+                lambda: "its queries, classes or ballot are not what this agent answers",
+            ),
+            (
+                spec.ballot not in KNN_BALLOTS or spec.roster.get(self._name) == capabilities.k,
+                lambda: "it gives this agent another k",
+            ),
+        ]
+        for passed, why in tests:
+            if not passed:
+                raise VoteError(ErrorKind.POLICY_REFUSED, why=why())
+        if message.sigma < mine.min_sigma:
+            raise VoteError(
+                ErrorKind.SIGMA_BELOW_POLICY,
+                got=message.sigma,
+                who="the agent",
+                want=mine.min_sigma,
+            )
+
+    def charge(self, spec: Spec) -> None:
+        """Writes the spend down; a round that was charged before is not answered again."""
+        try:
+            self._ledger.charge(spec.round_id, spec.mechanism)
+        except AlreadyCharged as error:
+            why = "it was answered before, perhaps by this agent before a restart"
+            raise VoteError(ErrorKind.POLICY_REFUSED, why=why) from error
+        except BudgetExhausted as error:
+            raise VoteError(
+                ErrorKind.BUDGET_EXHAUSTED,
+                level=error.level.value,
+                who=f"agent {self._name}",
+                spent=error.spent,
+                asked=error.asked,
+                limit=error.limit,
+                delta=error.delta,
+            ) from error

@@ -1,0 +1,53 @@
+"""Settings of an agent: where its data is, how it votes, and what it refuses."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field
+
+from mpc_vote.config import Address, Name, Parties, Probability, RoleSettings
+
+
+class Method(enum.StrEnum):
+    """How an agent votes."""
+
+    AE = "ae"
+    KNN = "knn"
+
+
+class AgentSettings(RoleSettings):
+    """An organisation's agent: holds private data, votes on public queries, dials out only."""
+
+    command: ClassVar[str] = "agent"
+
+    data: Path = Field(description="npz file with the private points x and labels y")
+    data_dir: Path = Field(description="folder for this agent's own privacy ledger")
+    coordinator: Address = Field(description="host:port of the coordinator")
+    coordinator_name: Name = Field(
+        "coordinator", description="name in the coordinator's certificate"
+    )
+    parties: Parties = Field(
+        description="the parties that this agent trusts, in rank order: name=host:port,..."
+    )
+    dealer_name: Name = Field("dealer", description="the dealer that this agent trusts")
+    method: Method = Field(Method.KNN, description="knn: nearest neighbours; ae: a local model")
+    neighbours: int = Field(10, ge=1, le=100_000, description="neighbours that vote; public")
+    features: str = Field("raw", description="fixed feature map for neighbours: raw or strokes")
+    reach: float | None = Field(
+        None, gt=0, lt=1, description="count only neighbours nearer than this part of the queries"
+    )
+    seed: int = Field(0, ge=0, description="seed of the local model's training")
+    min_sigma: float = Field(0.0, ge=0, description="refuse rounds with less noise, in votes")
+    min_quorum: int = Field(1, ge=1, description="refuse rounds that may end with fewer agents")
+    min_collusion: int = Field(
+        0, ge=0, description="refuse rounds whose noise allows for fewer colluding agents"
+    )
+    max_queries: int = Field(10_000, ge=1, description="refuse larger rounds")
+    budget_agent: float | None = Field(None, gt=0, description="most epsilon ever at agent level")
+    budget_instance: float | None = Field(
+        None, gt=0, description="most epsilon ever at instance level"
+    )
+    delta: Probability = Field(1e-3, description="delta of the budgets")

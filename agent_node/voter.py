@@ -1,0 +1,91 @@
+"""From private data to ballots: what an agent says about public queries, before noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from agent_node.settings import AgentSettings, Method
+from mpc_vote import ballots, wire
+from mpc_vote.ballots import BallotKind
+from mpc_vote.data.partition import load_part
+from mpc_vote.proto.mpcvote.v1 import agent_pb2
+from mpc_vote.spec import BALLOT_CODES, Spec
+
+Queries = npt.NDArray[Any]
+Ballot = npt.NDArray[np.int64]
+
+
+class Voter(Protocol):
+    """Casts ballots of the kinds it knows."""
+
+    kinds: tuple[BallotKind, ...]
+    k: int
+
+    def vote(self, spec: Spec, queries: Queries) -> Ballot:
+        """Ballots in units, one row of cells per query."""
+        ...
+
+
+class Neighbours:
+    """kNN-DPFL (the paper's Algorithm 3): the labels of the nearest private points."""
+
+    kinds: tuple[BallotKind, ...] = (BallotKind.KNN_COUNT, BallotKind.KNN_FREQUENCY)
+
+    def __init__(self, counts: Callable[[Queries], npt.NDArray[np.int64]], k: int) -> None:
+        self._counts = counts
+        self.k = k
+
+    def vote(self, spec: Spec, queries: Queries) -> Ballot:
+        counts = self._counts(queries)
+        encode = ballots.knn_count if spec.ballot is BallotKind.KNN_COUNT else ballots.knn_frequency
+        return encode(counts, self.k, spec.message.fraction_bits)
+
+
+class LocalModel:
+    """AE-DPFL (the paper's Algorithm 2): the class that the agent's own model predicts."""
+
+    kinds: tuple[BallotKind, ...] = (BallotKind.ONE_HOT,)
+    k = 0
+
+    def __init__(self, predict: Callable[[Queries], npt.NDArray[np.int64]]) -> None:
+        self._predict = predict
+
+    def vote(self, spec: Spec, queries: Queries) -> Ballot:
+        message = spec.message
+        return ballots.one_hot(self._predict(queries), message.classes, message.fraction_bits)
+
+
+def prepare(settings: AgentSettings) -> tuple[Voter, agent_pb2.Capabilities]:
+    """Loads the private data and builds the index or trains the model."""
+    data = load_part(settings.data)
+    voter: Voter
+    if settings.method is Method.KNN:
+        from mpc_vote.learning.knn import KnnVoter
+
+        index = KnnVoter(
+            data.x,
+            data.y,
+            data.classes,
+            settings.neighbours,
+            features=settings.features,
+            reach=settings.reach,
+        )
+        voter = Neighbours(index.counts, settings.neighbours)
+    else:
+        from mpc_vote.learning.local_model import ModelVoter
+
+        voter = LocalModel(ModelVoter.train(data.x, data.y, data.classes, settings.seed).predict)
+    return voter, agent_pb2.Capabilities(
+        classes=data.classes,
+        query_dtype=wire.dtype_code(data.x.dtype),
+        query_shape=data.shape,
+        ballots=[BALLOT_CODES[kind] for kind in voter.kinds],
+        k=voter.k,
+        min_sigma=settings.min_sigma,
+        min_quorum=settings.min_quorum,
+        min_collusion=settings.min_collusion,
+    )

@@ -1,0 +1,293 @@
+"""From what a client asks to a round's spec: everything that can be refused is refused here,
+unspent."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from mpc_vote import wire
+from mpc_vote.argmax.stock import MaxMethod
+from mpc_vote.ballots import BallotKind
+from mpc_vote.errors import ErrorKind, VoteError
+from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2, label_pb2
+from mpc_vote.spec import (
+    BALLOTS,
+    ENGINE_CODES,
+    ENGINES,
+    KNN_BALLOTS,
+    MAX_CLASSES,
+    MAX_QUERIES,
+    MAX_QUERY_BYTES,
+    Spec,
+    default_fraction_bits,
+)
+
+LEAST_ANSWER_SECONDS = 1
+MOST_ANSWER_SECONDS = 3_000
+_MAX_REQUEST_ID = 128
+
+Queries = npt.NDArray[Any]
+BallotCode: TypeAlias = common_pb2.BallotKind.ValueType
+Present = Mapping[str, agent_pb2.Capabilities]
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What applies where a plan is silent, and what no plan may go below."""
+
+    parties: tuple[str, ...]
+    dealer: str
+    engine: MaxMethod
+    sigma: float
+    least_sigma: float
+    delta: float
+    quorum_fraction: float
+    collusion: int
+    answer_seconds: int
+
+
+async def read_request(
+    messages: AsyncIterator[label_pb2.RequestLabelsRequest],
+) -> tuple[label_pb2.LabelPlan, Queries]:
+    """The plan and the whole batch, with sizes bounded as they arrive."""
+    plan: label_pb2.LabelPlan | None = None
+    parts: list[Queries] = []
+    size = rows = 0
+    async for message in messages:
+        if plan is None:
+            if not message.HasField("plan"):
+                raise VoteError(ErrorKind.PLAN_MISSING, field="plan")
+            plan = message.plan
+        if not message.HasField("queries"):
+            continue
+        part = wire.from_tensor(message.queries)
+        if parts and (part.dtype != parts[0].dtype or part.shape[1:] != parts[0].shape[1:]):
+            raise VoteError(
+                ErrorKind.QUERIES_SHAPE,
+                field="queries",
+                got=part.shape[1:],
+                want=parts[0].shape[1:],
+            )
+        rows += len(part)
+        size += part.nbytes
+        if rows > MAX_QUERIES:
+            raise VoteError(
+                ErrorKind.QUERIES_TOO_MANY, field="queries", got=rows, limit=MAX_QUERIES
+            )
+        if size > MAX_QUERY_BYTES:
+            raise VoteError(ErrorKind.QUERIES_TOO_LARGE, field="queries", limit=MAX_QUERY_BYTES)
+        parts.append(part)
+    if plan is None:
+        raise VoteError(ErrorKind.PLAN_MISSING, field="plan")
+    if rows == 0 or size == 0:
+        raise VoteError(ErrorKind.QUERIES_EMPTY, field="queries")
+    return plan, np.concatenate(parts)
+
+
+def make_spec(
+    plan: label_pb2.LabelPlan, queries: Queries, present: Present, defaults: Defaults
+) -> Spec:
+    """The spec of a round that these agents can answer as asked."""
+    _check_plan(plan)
+    wire.check_finite(queries, "queries")
+    ballot, agents = _choose_agents(plan, queries, present)
+    engine = ENGINES[plan.engine] if plan.engine else defaults.engine
+    sigma = _sigma(plan, agents, present, defaults)
+    agents, quorum, collusion = _quorum(plan, agents, present, defaults)
+    ks = [present[agent].k for agent in agents]
+    kind = BALLOTS[ballot]
+    message = common_pb2.RoundSpec(
+        round_id=secrets.token_hex(16),
+        queries_digest=wire.digest_of(queries),
+        queries=len(queries),
+        query_dtype=wire.dtype_code(queries.dtype),
+        query_shape=queries.shape[1:],
+        classes=plan.classes,
+        ballot=ballot,
+        tau=plan.tau,
+        fraction_bits=default_fraction_bits(kind, ks),
+        sigma=sigma,
+        roster=[
+            common_pb2.RosterEntry(agent=agent, k=k if kind in KNN_BALLOTS else 0)
+            for agent, k in zip(agents, ks, strict=True)
+        ],
+        quorum=quorum,
+        collusion=collusion,
+        parties=defaults.parties,
+        dealer=defaults.dealer,
+        engine=ENGINE_CODES[engine],
+        ring_bits=64,
+        deadline_unix_ms=int(
+            1000 * (time.time() + (plan.answer_seconds or defaults.answer_seconds))
+        ),
+    )
+    return Spec.seal(message)
+
+
+def _check_plan(plan: label_pb2.LabelPlan) -> None:
+    if plan.ballot and plan.ballot not in BALLOTS:
+        _unknown("ballot", plan.ballot, [kind.value for kind in BallotKind])
+    if plan.engine and plan.engine not in ENGINES:
+        _unknown("engine", plan.engine, [method.value for method in MaxMethod])
+    multi_label = plan.ballot == common_pb2.BALLOT_KIND_MULTI_LABEL
+    low = 1 if multi_label else 2
+    if not low <= plan.classes <= MAX_CLASSES:
+        raise VoteError(
+            ErrorKind.CLASSES_RANGE,
+            field="plan.classes",
+            got=plan.classes,
+            low=low,
+            high=MAX_CLASSES,
+        )
+    if not (math.isfinite(plan.sigma) and plan.sigma >= 0):
+        raise VoteError(ErrorKind.SIGMA_RANGE, field="plan.sigma", got=plan.sigma)
+    if plan.delta and not 0 < plan.delta < 1:
+        raise VoteError(ErrorKind.DELTA_RANGE, field="plan.delta", got=plan.delta)
+    if multi_label and not 1 <= plan.tau <= plan.classes:
+        raise VoteError(ErrorKind.TAU_RANGE, field="plan.tau", got=plan.tau, high=plan.classes)
+    seconds = plan.answer_seconds
+    if seconds and not LEAST_ANSWER_SECONDS <= seconds <= MOST_ANSWER_SECONDS:
+        raise VoteError(
+            ErrorKind.TIMEOUT_RANGE,
+            field="plan.answer_seconds",
+            got=seconds,
+            low=LEAST_ANSWER_SECONDS,
+            high=MOST_ANSWER_SECONDS,
+        )
+    if len(plan.request_id) > _MAX_REQUEST_ID:
+        raise VoteError(
+            ErrorKind.NAME_INVALID, field="plan.request_id", got=plan.request_id[:20] + "..."
+        )
+
+
+def _choose_agents(
+    plan: label_pb2.LabelPlan, queries: Queries, present: Present
+) -> tuple[BallotCode, list[str]]:
+    """Agents that can answer; if none can, the error names the first thing that doesn't fit."""
+    if not present:
+        raise VoteError(ErrorKind.AGENTS_ABSENT, retry_after=5.0)
+    offered = sorted({ballot for can in present.values() for ballot in can.ballots})
+    ballot = plan.ballot or (offered[0] if len(offered) == 1 else _preferred(offered))
+
+    def keep(
+        agents: Sequence[str], test: Callable[[agent_pb2.Capabilities], bool], error: VoteError
+    ) -> list[str]:
+        kept = [agent for agent in agents if test(present[agent])]
+        if not kept:
+            raise error
+        return kept
+
+    names = ", ".join(BALLOTS[b].value for b in offered if b in BALLOTS)
+    got = BALLOTS[ballot].value if ballot in BALLOTS else "any"
+    agents = keep(
+        list(present),
+        lambda can: ballot in can.ballots,
+        VoteError(ErrorKind.BALLOT_UNSUPPORTED, field="plan.ballot", got=got, want=names),
+    )
+    agents = keep(
+        agents,
+        lambda can: can.classes == plan.classes,
+        VoteError(
+            ErrorKind.CLASSES_MISMATCH,
+            field="plan.classes",
+            got=plan.classes,
+            want=_offers(present, agents, lambda can: can.classes),
+        ),
+    )
+    agents = keep(
+        agents,
+        lambda can: can.query_dtype == wire.dtype_code(queries.dtype),
+        VoteError(
+            ErrorKind.QUERIES_DTYPE,
+            field="queries",
+            got=str(queries.dtype),
+            want=_offers(present, agents, lambda can: wire.dtype_of(can.query_dtype)),
+        ),
+    )
+    return ballot, keep(
+        agents,
+        lambda can: tuple(can.query_shape) == queries.shape[1:],
+        VoteError(
+            ErrorKind.QUERIES_SHAPE,
+            field="queries",
+            got=queries.shape[1:],
+            want=_offers(present, agents, lambda can: tuple(can.query_shape)),
+        ),
+    )
+
+
+def _preferred(offered: Sequence[BallotCode]) -> BallotCode:
+    """Where agents offer several: counts of neighbours, else whatever comes first."""
+    count = common_pb2.BALLOT_KIND_KNN_COUNT
+    return count if count in offered else offered[0]
+
+
+def _offers(
+    present: Present, agents: Sequence[str], what: Callable[[agent_pb2.Capabilities], object]
+) -> str:
+    return " or ".join(sorted({str(what(present[agent])) for agent in agents}))
+
+
+def _sigma(
+    plan: label_pb2.LabelPlan, agents: Sequence[str], present: Present, defaults: Defaults
+) -> float:
+    sigma = plan.sigma or defaults.sigma
+    if sigma < defaults.least_sigma:
+        raise VoteError(
+            ErrorKind.SIGMA_BELOW_POLICY,
+            field="plan.sigma",
+            got=sigma,
+            who="this service",
+            want=defaults.least_sigma,
+        )
+    least = sorted(present[agent].min_sigma for agent in agents)
+    if sigma < least[0]:
+        raise VoteError(
+            ErrorKind.SIGMA_BELOW_POLICY,
+            field="plan.sigma",
+            got=sigma,
+            who="any agent",
+            want=least[0],
+        )
+    return sigma
+
+
+def _quorum(
+    plan: label_pb2.LabelPlan, agents: Sequence[str], present: Present, defaults: Defaults
+) -> tuple[list[str], int, int]:
+    """Roster, quorum and collusion bound, leaving out agents whose policy would refuse them."""
+    sigma = plan.sigma or defaults.sigma
+    roster = [agent for agent in agents if sigma >= present[agent].min_sigma]
+    asked = plan.collusion if plan.HasField("collusion") else None
+    while True:
+        quorum = plan.quorum or math.ceil(defaults.quorum_fraction * len(roster))
+        collusion = min(defaults.collusion, quorum - 1) if asked is None else asked
+        if not roster or not collusion < quorum <= len(roster):
+            raise VoteError(
+                ErrorKind.QUORUM_RANGE,
+                field="plan.quorum",
+                got=quorum,
+                roster=len(roster),
+                collusion=max(collusion, 0),
+                low=max(collusion, 0) + 1,
+            )
+        willing = [
+            agent
+            for agent in roster
+            if quorum >= present[agent].min_quorum and collusion >= present[agent].min_collusion
+        ]
+        if len(willing) == len(roster):
+            return roster, quorum, collusion
+        roster = willing
+
+
+def _unknown(field: str, got: object, known: Sequence[str]) -> None:
+    raise VoteError(ErrorKind.METHOD_UNKNOWN, field=field, got=got, want=", ".join(known))

@@ -1,0 +1,168 @@
+"""Which agents are here: the streams they hold open, what they can answer, what they said of a
+round."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpc_vote import rpc, wire
+from mpc_vote.errors import ErrorKind, VoteError
+from mpc_vote.identity import Role
+from mpc_vote.proto.mpcvote.v1 import agent_pb2, agent_pb2_grpc
+from mpc_vote.spec import MAX_AGENTS, MAX_CLASSES, MAX_K, Spec
+
+log = logging.getLogger(__name__)
+
+_OUTBOX = 64
+_HELLO_SECONDS = 30.0
+
+
+@dataclass
+class Ballots:
+    """What the agents of one open round have said so far."""
+
+    spec: Spec
+    queries: Path
+    submitted: dict[str, int] = field(default_factory=dict)
+    declined: dict[str, str] = field(default_factory=dict)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def silent(self) -> list[str]:
+        """Agents of the roster that have not answered."""
+        answered = self.submitted.keys() | self.declined.keys()
+        return [agent for agent in self.spec.roster if agent not in answered]
+
+
+@dataclass
+class _Seat:
+    capabilities: agent_pb2.Capabilities
+    outbox: asyncio.Queue[agent_pb2.AttendResponse]
+
+
+class Attendance(agent_pb2_grpc.AgentServiceServicer):
+    """The agents' service, and the coordinator's view of who is present."""
+
+    def __init__(self) -> None:
+        self._seats: dict[str, _Seat] = {}
+        self._rounds: dict[str, Ballots] = {}
+
+    def present(self) -> dict[str, agent_pb2.Capabilities]:
+        """Agents that attend, in the order of their names."""
+        return {name: self._seats[name].capabilities for name in sorted(self._seats)}
+
+    @contextlib.contextmanager
+    def announce(self, spec: Spec, queries: Path) -> Iterator[Ballots]:
+        """Tells the roster about a round and takes its answers while the context lasts."""
+        ballots = Ballots(spec, queries)
+        self._rounds[spec.round_id] = ballots
+        try:
+            for agent in spec.roster:
+                self._tell(agent, ballots)
+            yield ballots
+        finally:
+            del self._rounds[spec.round_id]
+
+    def _tell(self, agent: str, ballots: Ballots) -> None:
+        seat = self._seats.get(agent)
+        if seat is None:
+            return
+        announcement = agent_pb2.RoundAnnouncement(spec=ballots.spec.wire)
+        try:
+            seat.outbox.put_nowait(agent_pb2.AttendResponse(announcement=announcement))
+        except asyncio.QueueFull:
+            ballots.declined[agent] = "it does not read its announcements"
+            ballots.changed.set()
+
+    @rpc.allowed(Role.AGENT)
+    async def Attend(
+        self, request_iterator: Any, context: Any
+    ) -> AsyncIterator[agent_pb2.AttendResponse]:
+        name = rpc.caller().name
+        requests = request_iterator.__aiter__()
+        first = await asyncio.wait_for(anext(requests), _HELLO_SECONDS)
+        _check_capabilities(first.capabilities)
+        if name not in self._seats and len(self._seats) >= MAX_AGENTS:
+            raise VoteError(ErrorKind.SERVICE_BUSY, got=MAX_AGENTS, retry_after=60.0)
+        # An agent that comes back takes its seat over: the older stream is dead or will be.
+        seat = _Seat(first.capabilities, asyncio.Queue(_OUTBOX))
+        self._seats[name] = seat
+        self._wake(name)
+        log.info("agent %s attends", name)
+        reader = asyncio.create_task(self._listen(name, requests))
+        try:
+            yield agent_pb2.AttendResponse(welcome=agent_pb2.Welcome())
+            for ballots in list(self._rounds.values()):
+                if name in ballots.silent():
+                    self._tell(name, ballots)
+            while not reader.done():
+                waiting = asyncio.create_task(seat.outbox.get())
+                await asyncio.wait({waiting, reader}, return_when=asyncio.FIRST_COMPLETED)
+                if waiting.done():
+                    yield waiting.result()
+                else:
+                    waiting.cancel()
+            await reader
+        finally:
+            reader.cancel()
+            if self._seats.get(name) is seat:
+                del self._seats[name]
+                log.info("agent %s left", name)
+            self._wake(name)
+
+    async def _listen(self, name: str, requests: AsyncIterator[agent_pb2.AttendRequest]) -> None:
+        async for request in requests:
+            kind = request.WhichOneof("message")
+            said = request.submitted if kind == "submitted" else request.declined
+            ballots = self._rounds.get(said.round_id)
+            if ballots is None or name not in ballots.spec.roster:
+                continue
+            if kind == "submitted":
+                ballots.submitted[name] = request.submitted.upload_bytes
+                ballots.declined.pop(name, None)
+            elif kind == "declined":
+                declined = request.declined
+                ballots.declined[name] = f"{declined.error}: {declined.reason}"[:500]
+            ballots.changed.set()
+
+    def _wake(self, name: str) -> None:
+        for ballots in self._rounds.values():
+            if name in ballots.spec.roster:
+                ballots.changed.set()
+
+    @rpc.allowed(Role.AGENT)
+    async def FetchQueries(
+        self, request: agent_pb2.FetchQueriesRequest, context: Any
+    ) -> AsyncIterator[agent_pb2.FetchQueriesResponse]:
+        ballots = self._rounds.get(request.round_id)
+        if ballots is None:
+            raise VoteError(ErrorKind.ROUND_UNKNOWN, round=request.round_id)
+        if rpc.caller().name not in ballots.spec.roster:
+            what = f"the roster of round {request.round_id}"
+            raise VoteError(ErrorKind.NAME_REFUSED, who=rpc.caller(), what=what)
+        queries = np.load(ballots.queries, mmap_mode="r", allow_pickle=False)
+        for tensor in wire.chunks(queries):
+            yield agent_pb2.FetchQueriesResponse(queries=tensor)
+
+
+def _check_capabilities(capabilities: agent_pb2.Capabilities) -> None:
+    """Refuses an agent whose announcement can't be used."""
+    shape = tuple(capabilities.query_shape)
+    wire.dtype_of(capabilities.query_dtype)
+    if not 1 <= capabilities.classes <= MAX_CLASSES:
+        raise VoteError(
+            ErrorKind.CLASSES_RANGE,
+            field="classes",
+            got=capabilities.classes,
+            low=1,
+            high=MAX_CLASSES,
+        )
+    if not shape or len(shape) >= wire.MAX_DIMENSIONS or 0 in shape or capabilities.k > MAX_K:
+        raise VoteError(ErrorKind.SPEC_INVALID, why="the agent's query shape or k is out of range")

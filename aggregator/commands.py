@@ -1,0 +1,169 @@
+"""The server-side roles as processes: each wires its parts together, serves, and stops in good
+order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping, Sequence
+
+import grpc
+
+from aggregator.admission import Defaults
+from aggregator.archive import Archive
+from aggregator.attendance import Attendance
+from aggregator.dealer import DealerServicer
+from aggregator.labels import LabelServicer
+from aggregator.models import ModelServicer
+from aggregator.party import PartyServicer
+from aggregator.peers import PeerServicer
+from aggregator.rounds import RoundRunner
+from aggregator.settings import CoordinatorSettings, DealerSettings, PartySettings
+from aggregator.tally import Tally
+from mpc_vote import process, rpc
+from mpc_vote.identity import Credentials, Identity, Role
+from mpc_vote.privacy.ledger import Budget, Ledger
+from mpc_vote.process import CommandError
+from mpc_vote.proto.mpcvote.v1 import (
+    agent_pb2_grpc,
+    dealer_pb2_grpc,
+    label_pb2_grpc,
+    model_pb2_grpc,
+    party_pb2_grpc,
+)
+
+log = logging.getLogger(__name__)
+
+
+def dealer(arguments: Sequence[str]) -> int:
+    """`mpc-vote dealer`."""
+    return process.run(DealerSettings, arguments, serve_dealer)
+
+
+def party(arguments: Sequence[str]) -> int:
+    """`mpc-vote party`."""
+    return process.run(PartySettings, arguments, serve_party)
+
+
+def coordinator(arguments: Sequence[str]) -> int:
+    """`mpc-vote coordinator`."""
+    return process.run(CoordinatorSettings, arguments, serve_coordinator)
+
+
+async def serve_dealer(settings: DealerSettings) -> None:
+    """Runs a dealer until it is told to stop."""
+    credentials = Credentials.load(settings.certs, Role.DEALER)
+    servicer = DealerServicer()
+    services = [(dealer_pb2_grpc.add_DealerServiceServicer_to_server, servicer)]
+    await _serve(credentials, rpc.Server(credentials, settings.listen, services, servicer.health))
+
+
+async def serve_party(settings: PartySettings) -> None:
+    """Runs a party until it is told to stop."""
+    credentials = Credentials.load(settings.certs, Role.PARTY)
+    name = credentials.identity.name
+    if name not in settings.parties:
+        raise CommandError(
+            f"the certificate names party {name}, which is not among the parties "
+            f"({', '.join(settings.parties)}); use its own certificate or add it"
+        )
+    async with contextlib.AsyncExitStack() as stack:
+        others = {n: address for n, address in settings.parties.items() if n != name}
+        peers = await _dial_parties(stack, credentials, others)
+        dealer_identity = Identity(Role.DEALER, settings.dealer_name)
+        dealer_channel = rpc.dial(credentials, settings.dealer, dealer_identity)
+        await stack.enter_async_context(dealer_channel)
+        tally = stack.enter_context(contextlib.closing(Tally(settings.data_dir / "party.db")))
+        peer_servicer = PeerServicer()
+        servicer = PartyServicer(
+            name,
+            list(settings.parties),
+            settings.dealer_name,
+            tally,
+            peers,
+            peer_servicer,
+            dealer_channel,
+            settings.exchange_seconds,
+        )
+        services: list[rpc.Service] = [
+            (party_pb2_grpc.add_PartyServiceServicer_to_server, servicer),
+            (party_pb2_grpc.add_PeerServiceServicer_to_server, peer_servicer),
+        ]
+        server = rpc.Server(credentials, settings.listen, services, servicer.health)
+        # CrypTen and torch take seconds to import: before the first round, not in it.
+        await asyncio.to_thread(_warm_up)
+        await _serve(credentials, server)
+
+
+async def serve_coordinator(settings: CoordinatorSettings) -> None:
+    """Runs a coordinator until it is told to stop."""
+    credentials = Credentials.load(settings.certs, Role.COORDINATOR)
+    async with contextlib.AsyncExitStack() as stack:
+        parties = await _dial_parties(stack, credentials, settings.parties)
+        archive = stack.enter_context(contextlib.closing(Archive(settings.data_dir)))
+        budget = Budget(settings.budget_agent, settings.budget_instance, settings.delta)
+        ledger = stack.enter_context(
+            contextlib.closing(Ledger(settings.data_dir / "ledger.db", budget))
+        )
+        for round_id in archive.fail_interrupted():
+            log.warning("round %s was interrupted by a restart and has failed", round_id)
+        attendance = Attendance()
+        runner = RoundRunner(archive, ledger, attendance, parties, settings.aggregate_seconds)
+        defaults = Defaults(
+            parties=tuple(settings.parties),
+            dealer=settings.dealer_name,
+            engine=settings.engine,
+            sigma=settings.sigma,
+            least_sigma=settings.least_sigma,
+            delta=settings.delta,
+            quorum_fraction=settings.quorum_fraction,
+            collusion=settings.collusion,
+            answer_seconds=settings.answer_seconds,
+        )
+        labels = LabelServicer(
+            archive, ledger, attendance, runner, parties, defaults, settings.max_open_rounds
+        )
+        stack.push_async_callback(labels.stop)
+        models = ModelServicer(archive, settings.delta)
+
+        async def health() -> Mapping[str, bool]:
+            return {**await labels.health(), **await models.health()}
+
+        services: list[rpc.Service] = [
+            (label_pb2_grpc.add_LabelServiceServicer_to_server, labels),
+            (agent_pb2_grpc.add_AgentServiceServicer_to_server, attendance),
+            (model_pb2_grpc.add_ModelServiceServicer_to_server, models),
+        ]
+        server = rpc.Server(credentials, settings.listen, services, health)
+        await _serve(credentials, server)
+
+
+async def _serve(credentials: Credentials, server: rpc.Server) -> None:
+    async with process.until_stopped() as stopped:
+        await server.start()
+        log.info("%s serves on port %d", credentials.identity, server.port)
+        try:
+            await stopped.wait()
+        finally:
+            await server.stop()
+            log.info("%s stopped", credentials.identity)
+
+
+async def _dial_parties(
+    stack: contextlib.AsyncExitStack, credentials: Credentials, parties: Mapping[str, str]
+) -> dict[str, grpc.aio.Channel]:
+    channels = {}
+    for name, address in parties.items():
+        channel = rpc.dial(credentials, address, Identity(Role.PARTY, name))
+        channels[name] = await stack.enter_async_context(channel)
+    return channels
+
+
+def _warm_up() -> None:
+    import torch
+
+    import mpc_vote.argmax.crypten_binding  # noqa: F401
+
+    # Parties of one machine share its cores; the tensors are small, and one thread is as fast.
+    torch.set_num_threads(1)

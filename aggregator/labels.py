@@ -1,0 +1,180 @@
+"""The clients' service: labels for a batch of public queries, with their cost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+import grpc
+
+from aggregator.admission import Defaults, Queries, make_spec, read_request
+from aggregator.archive import COMPLETE, Archive, Labels, RoundRecord
+from aggregator.attendance import Attendance
+from aggregator.rounds import Round, RoundRunner
+from mpc_vote import rpc, wire
+from mpc_vote.errors import ErrorKind, VoteError
+from mpc_vote.identity import Role
+from mpc_vote.privacy.ledger import Ledger
+from mpc_vote.privacy.mechanisms import Level
+from mpc_vote.proto.mpcvote.v1 import agent_pb2, label_pb2, label_pb2_grpc
+from mpc_vote.spec import ENGINE_CODES, MAX_QUERIES
+
+_LABELS_PER_MESSAGE = 65_536
+_RETRY_SECONDS = 2.0
+Response = label_pb2.RequestLabelsResponse
+
+
+class LabelServicer(label_pb2_grpc.LabelServiceServicer):
+    """Admits requests, runs them as rounds, and remembers them."""
+
+    def __init__(
+        self,
+        archive: Archive,
+        ledger: Ledger,
+        attendance: Attendance,
+        runner: RoundRunner,
+        parties: Mapping[str, grpc.aio.Channel],
+        defaults: Defaults,
+        max_open_rounds: int,
+    ) -> None:
+        self._archive = archive
+        self._ledger = ledger
+        self._attendance = attendance
+        self._runner = runner
+        self._parties = parties
+        self._defaults = defaults
+        self._max_open = max_open_rounds
+        self._open: dict[str, tuple[Round, asyncio.Task[None]]] = {}
+        self._arriving = 0
+
+    async def health(self) -> Mapping[str, bool]:
+        """Labels can be had when every party can work and at least one agent attends."""
+        parties = all(await asyncio.gather(*(rpc.is_serving(c) for c in self._parties.values())))
+        labels = label_pb2.DESCRIPTOR.services_by_name["LabelService"].full_name
+        agents = agent_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name
+        return {labels: parties and bool(self._attendance.present()), agents: True}
+
+    async def stop(self) -> None:
+        """Fails the open rounds."""
+        tasks = [task for _, task in self._open.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @rpc.allowed(Role.CLIENT)
+    async def RequestLabels(
+        self, request_iterator: Any, context: Any
+    ) -> AsyncIterator[label_pb2.RequestLabelsResponse]:
+        client = rpc.caller().name
+        plan, queries = await read_request(request_iterator)
+        fingerprint = plan.SerializeToString(deterministic=True) + wire.digest_of(queries)
+        record = self._resumed(client, plan.request_id, fingerprint)
+        if record is not None and record.round_id not in self._open:
+            async for response in _replay(record):
+                yield response
+            return
+        round_ = (
+            self._open[record.round_id][0]
+            if record is not None
+            else await self._admit(client, plan, queries, fingerprint)
+        )
+        async with contextlib.aclosing(round_.follow()) as events:
+            async for event in events:
+                if event.HasField("completed") and round_.labels is not None:
+                    for labels in _label_messages(round_.labels, round_.spec.width):
+                        yield Response(labels=labels)
+                yield event
+
+    def _resumed(self, client: str, request_id: str, fingerprint: bytes) -> RoundRecord | None:
+        if not request_id:
+            return None
+        record = self._archive.requested(client, request_id)
+        if record is not None and record.plan != fingerprint:
+            raise VoteError(ErrorKind.REQUEST_ID_REUSED, field="plan.request_id", got=request_id)
+        return record
+
+    async def _admit(
+        self, client: str, plan: label_pb2.LabelPlan, queries: Queries, fingerprint: bytes
+    ) -> Round:
+        """Opens a round, if there is a place among the open ones."""
+        if len(self._open) + self._arriving >= self._max_open:
+            raise VoteError(ErrorKind.SERVICE_BUSY, got=self._max_open, retry_after=_RETRY_SECONDS)
+        self._arriving += 1
+        try:
+            present = self._attendance.present()
+            spec = await asyncio.to_thread(make_spec, plan, queries, present, self._defaults)
+            await asyncio.to_thread(
+                self._archive.open_round, client, plan.request_id, fingerprint, spec, queries
+            )
+        finally:
+            self._arriving -= 1
+        round_ = Round(spec, plan.delta or self._defaults.delta)
+        task = asyncio.create_task(self._runner.run(round_))
+        self._open[spec.round_id] = (round_, task)
+        task.add_done_callback(lambda _: self._open.pop(spec.round_id, None))
+        return round_
+
+    @rpc.allowed(Role.CLIENT)
+    async def GetRound(
+        self, request: label_pb2.GetRoundRequest, context: Any
+    ) -> label_pb2.GetRoundResponse:
+        record = self._archive.round(request.round_id, rpc.caller().name)
+        if record is None:
+            raise VoteError(ErrorKind.ROUND_UNKNOWN, field="round_id", round=request.round_id)
+        response = label_pb2.GetRoundResponse(round=record.summary())
+        if record.labels is not None:
+            labels = label_pb2.Labels(width=record.width, values=record.labels)
+            response.labels.CopyFrom(labels)
+        return response
+
+    @rpc.allowed(Role.CLIENT)
+    async def ListRounds(
+        self, request: label_pb2.ListRoundsRequest, context: Any
+    ) -> label_pb2.ListRoundsResponse:
+        records = self._archive.rounds(rpc.caller().name)
+        return label_pb2.ListRoundsResponse(rounds=[record.summary() for record in records])
+
+    @rpc.allowed(Role.CLIENT)
+    async def GetService(
+        self, request: label_pb2.GetServiceRequest, context: Any
+    ) -> label_pb2.GetServiceResponse:
+        agents = [
+            label_pb2.AgentPresence(
+                agent=name,
+                classes=can.classes,
+                query_dtype=can.query_dtype,
+                query_shape=can.query_shape,
+                ballots=can.ballots,
+                k=can.k,
+                min_sigma=can.min_sigma,
+            )
+            for name, can in self._attendance.present().items()
+        ]
+        delta = self._defaults.delta
+        return label_pb2.GetServiceResponse(
+            agents=agents,
+            parties=self._defaults.parties,
+            engine=ENGINE_CODES[self._defaults.engine],
+            delta=delta,
+            total_epsilon_agent=self._ledger.spent(Level.AGENT, delta),
+            total_epsilon_instance=self._ledger.spent(Level.INSTANCE, delta),
+            max_queries=MAX_QUERIES,
+        )
+
+
+async def _replay(record: RoundRecord) -> AsyncIterator[Response]:
+    """What a finished round said, for a client that asks again."""
+    if record.state != COMPLETE or record.labels is None:
+        raise VoteError(ErrorKind.ROUND_FAILED, round=record.round_id, why=record.reason)
+    for labels in _label_messages(record.labels, record.width):
+        yield Response(labels=labels)
+    yield Response(completed=record.completed)
+
+
+def _label_messages(labels: Labels, width: int) -> Iterator[label_pb2.Labels]:
+    step = max(1, _LABELS_PER_MESSAGE // width) * width
+    for start in range(0, labels.size, step):
+        values = labels[start : start + step]
+        yield label_pb2.Labels(offset=start // width, width=width, values=values)

@@ -1,0 +1,191 @@
+"""The global model: trained on released labels, versioned, stored with its provenance, served.
+
+Post-processing: whatever is done with released labels costs no more privacy than the labels did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from aggregator.archive import COMPLETE, Archive, RoundRecord
+from mpc_vote import rpc, wire
+from mpc_vote.errors import ErrorKind, VoteError
+from mpc_vote.identity import Role
+from mpc_vote.privacy import accountant
+from mpc_vote.privacy.mechanisms import Level
+from mpc_vote.proto.mpcvote.v1 import common_pb2, model_pb2, model_pb2_grpc
+from mpc_vote.spec import Spec
+
+if TYPE_CHECKING:
+    from mpc_vote.learning.student import Student
+
+
+class ModelServicer(model_pb2_grpc.ModelServiceServicer):
+    """Trains one model at a time; serves any version."""
+
+    def __init__(self, archive: Archive, delta: float) -> None:
+        self._archive = archive
+        self._delta = delta
+        self._training = asyncio.Lock()
+        self._loaded: tuple[int, Student] | None = None
+
+    async def health(self) -> Mapping[str, bool]:
+        """Models depend on nobody."""
+        return {model_pb2.DESCRIPTOR.services_by_name["ModelService"].full_name: True}
+
+    @rpc.allowed(Role.CLIENT)
+    async def Train(
+        self, request: model_pb2.TrainRequest, context: Any
+    ) -> AsyncIterator[model_pb2.TrainResponse]:
+        rounds = self._rounds(rpc.caller().name, request.round_ids)
+        if self._training.locked():
+            raise VoteError(ErrorKind.TRAINING_BUSY, retry_after=5.0)
+        async with self._training:
+            loop = asyncio.get_running_loop()
+            steps: asyncio.Queue[model_pb2.TrainProgress] = asyncio.Queue()
+
+            def on_progress(step: int, of: int, loss: float) -> None:
+                progress = model_pb2.TrainProgress(step=step, steps=of, loss=loss)
+                loop.call_soon_threadsafe(steps.put_nowait, progress)
+
+            work = asyncio.ensure_future(
+                asyncio.to_thread(self._train, rounds, request.seed, on_progress)
+            )
+            while not work.done():
+                waiting = asyncio.ensure_future(steps.get())
+                await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
+                if waiting.done():
+                    yield model_pb2.TrainResponse(progress=waiting.result())
+                else:
+                    waiting.cancel()
+            yield model_pb2.TrainResponse(model=await work)
+
+    @rpc.allowed(Role.CLIENT)
+    async def ListModels(
+        self, request: model_pb2.ListModelsRequest, context: Any
+    ) -> model_pb2.ListModelsResponse:
+        return model_pb2.ListModelsResponse(models=self._archive.models())
+
+    @rpc.allowed(Role.CLIENT)
+    async def GetModel(
+        self, request: model_pb2.GetModelRequest, context: Any
+    ) -> AsyncIterator[model_pb2.GetModelResponse]:
+        model = self._model(request.version)
+        yield model_pb2.GetModelResponse(model=model)
+        content = await asyncio.to_thread(self._archive.model_path(model.version).read_bytes)
+        for chunk in wire.split_bytes(content):
+            yield model_pb2.GetModelResponse(chunk=chunk)
+
+    @rpc.allowed(Role.CLIENT)
+    async def Predict(
+        self, request: model_pb2.PredictRequest, context: Any
+    ) -> model_pb2.PredictResponse:
+        model = self._model(request.version)
+        inputs = wire.from_tensor(request.inputs)
+        if inputs.shape[1:] != tuple(model.query_shape):
+            raise VoteError(
+                ErrorKind.QUERIES_SHAPE,
+                field="inputs",
+                got=inputs.shape[1:],
+                want=tuple(model.query_shape),
+            )
+        if wire.dtype_code(inputs.dtype) != model.query_dtype:
+            want = wire.dtype_of(model.query_dtype)
+            raise VoteError(ErrorKind.QUERIES_DTYPE, field="inputs", got=inputs.dtype, want=want)
+        if len(inputs) == 0:
+            raise VoteError(ErrorKind.QUERIES_EMPTY, field="inputs")
+        wire.check_finite(inputs, "inputs")
+        labels = await asyncio.to_thread(self._predict, model.version, inputs)
+        return model_pb2.PredictResponse(version=model.version, labels=labels)
+
+    def _rounds(self, client: str, wanted: Sequence[str]) -> list[RoundRecord]:
+        """The rounds to learn from, which must be alike."""
+        complete = [r for r in self._archive.rounds(client) if r.state == COMPLETE]
+        if wanted:
+            by_id = {record.round_id: record for record in complete}
+            for round_id in wanted:
+                if round_id not in by_id:
+                    raise VoteError(ErrorKind.ROUND_UNKNOWN, field="round_ids", round=round_id)
+            chosen = [by_id[round_id] for round_id in dict.fromkeys(wanted)]
+        else:
+            chosen = [r for r in complete if _kind(r) == _kind(complete[-1])]
+        if not chosen:
+            raise VoteError(ErrorKind.NOTHING_LABELLED)
+        if len({_kind(record) for record in chosen}) > 1:
+            why = "choose rounds of one kind"
+            raise VoteError(ErrorKind.ROUNDS_UNLIKE, field="round_ids", why=why)
+        if chosen[0].spec.ballot == common_pb2.BALLOT_KIND_MULTI_LABEL:
+            raise VoteError(ErrorKind.MULTI_LABEL_MODEL, field="round_ids")
+        return chosen
+
+    def _train(self, rounds: Sequence[RoundRecord], seed: int, on_progress: Any) -> model_pb2.Model:
+        """In a thread: a new version from the labels of these rounds."""
+        from mpc_vote.learning.student import train_student
+
+        x = np.concatenate([self._archive.queries(r.round_id) for r in rounds])
+        y = np.concatenate([r.labels for r in rounds if r.labels is not None]).astype(np.int64)
+        spec = rounds[-1].spec
+        student = train_student(
+            x.astype(np.float32), y, spec.classes, seed, on_progress=on_progress
+        )
+        spent = [Spec.parse(r.spec.SerializeToString()).mechanism for r in rounds]
+        scratch = self._archive.scratch_model_path(secrets.token_hex(8))
+        model = model_pb2.Model(
+            round_ids=[r.round_id for r in rounds],
+            labels=y.size,
+            classes=spec.classes,
+            query_dtype=spec.query_dtype,
+            query_shape=spec.query_shape,
+            epsilon_agent=accountant.epsilon(spent, Level.AGENT, self._delta),
+            epsilon_instance=accountant.epsilon(spent, Level.INSTANCE, self._delta),
+            delta=self._delta,
+            metrics=student.metrics,
+            trained_unix_ms=int(time.time() * 1000),
+        )
+        try:
+            student.save(scratch, _provenance(model))
+            model.sha256 = hashlib.sha256(scratch.read_bytes()).digest()
+            return self._archive.add_model(model, scratch)
+        finally:
+            scratch.unlink(missing_ok=True)
+
+    def _predict(self, version: int, inputs: wire.Array) -> Any:
+        from mpc_vote.learning.student import Student
+
+        if self._loaded is None or self._loaded[0] != version:
+            path: Path = self._archive.model_path(version)
+            self._loaded = (version, Student.load(path))
+        return self._loaded[1].predict(inputs.astype(np.float32))
+
+    def _model(self, version: int) -> model_pb2.Model:
+        models = self._archive.models()
+        for model in models if version else models[-1:]:
+            if version in (0, model.version):
+                return model
+        raise VoteError(ErrorKind.MODEL_UNKNOWN, field="version", version=version or "yet")
+
+
+def _kind(record: RoundRecord) -> tuple[Any, ...]:
+    spec = record.spec
+    multi_label = spec.ballot == common_pb2.BALLOT_KIND_MULTI_LABEL
+    return spec.classes, spec.query_dtype, tuple(spec.query_shape), multi_label
+
+
+def _provenance(model: model_pb2.Model) -> dict[str, str]:
+    """What the file itself says of where it came from."""
+    return {
+        "rounds": ",".join(model.round_ids),
+        "labels": str(model.labels),
+        "epsilon_agent": repr(model.epsilon_agent),
+        "epsilon_instance": repr(model.epsilon_instance),
+        "delta": repr(model.delta),
+        "metrics": ",".join(f"{k}={v:.6g}" for k, v in sorted(model.metrics.items())),
+    }

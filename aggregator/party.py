@@ -1,0 +1,307 @@
+"""A compute party: holds one share of each ballot, and computes on shares with its peers.
+
+It sees its shares, openings masked by material that only the dealer knows, and public specs; it
+never sees a ballot, a total or a label. It serves one aggregation per round, ever, of at least the
+quorum that the agents agreed to, and forgets the shares with it. It trusts the coordinator with
+nothing but availability.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import numpy as np
+
+from aggregator.deal import DealtMaterial
+from aggregator.peers import PeerChannel, PeerServicer
+from aggregator.tally import Tally
+from mpc_vote import ring, rpc
+from mpc_vote.csprng import SEED_BYTES, Words
+from mpc_vote.errors import ErrorKind, VoteError
+from mpc_vote.identity import Identity, Role
+from mpc_vote.proto.mpcvote.v1 import party_pb2, party_pb2_grpc
+from mpc_vote.sharing import Share, ShareReader, sum_blocks
+from mpc_vote.spec import Spec
+
+log = logging.getLogger(__name__)
+
+MAX_OPEN_ROUNDS = 256
+MAX_INTAKE_SECONDS = 3_600.0
+SUBMISSION_ID_BYTES = 16
+# Rows that one run of the engine takes: enough to fill the network, few enough to fit in memory.
+_BLOCK_ROWS = 512
+_BLOCK_CELLS = 16_384
+# How long after its deadline a round may still be aggregated.
+_LINGER_SECONDS = 600.0
+
+
+@dataclass
+class _Round:
+    spec: Spec
+    opened_by: Identity
+    shares: dict[str, tuple[bytes, Share]] = field(default_factory=dict, repr=False)
+    closed: str = ""
+
+
+class PartyServicer(party_pb2_grpc.PartyServiceServicer):
+    """Share intake and aggregation."""
+
+    def __init__(
+        self,
+        name: str,
+        parties: Sequence[str],
+        dealer: str,
+        tally: Tally,
+        peers: Mapping[str, grpc.aio.Channel],
+        peer_servicer: PeerServicer,
+        dealer_channel: grpc.aio.Channel,
+        exchange_seconds: float,
+    ) -> None:
+        self._name = name
+        self._parties = tuple(parties)
+        self._rank = self._parties.index(name)
+        self._dealer = dealer
+        self._tally = tally
+        self._peers = peers
+        self._peer_servicer = peer_servicer
+        self._dealer_channel = dealer_channel
+        self._timeout = exchange_seconds
+        self._rounds: dict[str, _Round] = {}
+        # Sessions run side by side: with a queue, two parties could take two rounds in different
+        # orders, and each would wait for the other.
+        self._threads = ThreadPoolExecutor(MAX_OPEN_ROUNDS, thread_name_prefix="engine")
+
+    async def health(self) -> Mapping[str, bool]:
+        """A party can work when it reaches its peers and the dealer."""
+        ready = await rpc.answers([*self._peers.values(), self._dealer_channel])
+        services = party_pb2.DESCRIPTOR.services_by_name.values()
+        return {service.full_name: ready for service in services}
+
+    @rpc.allowed(Role.COORDINATOR)
+    async def OpenRound(
+        self, request: party_pb2.OpenRoundRequest, context: Any
+    ) -> party_pb2.OpenRoundResponse:
+        spec = Spec.parse(request.spec)
+        known = self._rounds.get(spec.round_id)
+        if known is not None:
+            if known.spec.digest != spec.digest or known.opened_by != rpc.caller():
+                raise VoteError(ErrorKind.SPEC_MISMATCH, round=spec.round_id)
+            return party_pb2.OpenRoundResponse(spec_digest=spec.digest)
+        if spec.parties != self._parties or spec.message.dealer != self._dealer:
+            what = "the committee of this round"
+            raise VoteError(ErrorKind.NAME_REFUSED, who=self._name, what=what)
+        if not 0 < spec.seconds_left() <= MAX_INTAKE_SECONDS:
+            raise VoteError(ErrorKind.SPEC_INVALID, why="its deadline is past or too far away")
+        self._forget_stale()
+        if len(self._rounds) >= MAX_OPEN_ROUNDS:
+            raise VoteError(ErrorKind.SERVICE_BUSY, got=MAX_OPEN_ROUNDS, retry_after=5.0)
+        self._rounds[spec.round_id] = _Round(spec, rpc.caller())
+        if not await asyncio.to_thread(self._tally.open, spec.round_id):
+            del self._rounds[spec.round_id]
+            raise VoteError(ErrorKind.ROUND_SPENT, round=spec.round_id)
+        log.info("round %s opened: %d agents", spec.round_id, len(spec.roster))
+        return party_pb2.OpenRoundResponse(spec_digest=spec.digest)
+
+    @rpc.allowed(Role.AGENT)
+    async def SubmitShares(
+        self, request_iterator: Any, context: Any
+    ) -> party_pb2.SubmitSharesResponse:
+        agent = rpc.caller().name
+        header: party_pb2.SubmissionHeader | None = None
+        packed = bytearray()
+        expected = 0
+        async for request in request_iterator:
+            if header is None:
+                header = request.header
+                expected = self._expected(agent, header)
+            packed += request.packed
+            if len(packed) > expected:
+                raise _malformed(header, "too many bytes")
+        if header is None:
+            raise VoteError(ErrorKind.SHARES_MALFORMED, round="?", why="nothing was sent")
+        if len(packed) != expected:
+            raise _malformed(header, f"{expected} bytes were expected, {len(packed)} came")
+        round_ = self._intake(header.round_id)
+        share = Share(seed=header.seed, packed=bytes(packed))
+        held = round_.shares.setdefault(agent, (header.submission_id, share))
+        if held[0] != header.submission_id:
+            why = "another submission of this agent is held"
+            raise VoteError(ErrorKind.ROUND_CLOSED, round=header.round_id, why=why)
+        return party_pb2.SubmitSharesResponse()
+
+    @rpc.allowed(Role.COORDINATOR)
+    async def ListHoldings(
+        self, request: party_pb2.ListHoldingsRequest, context: Any
+    ) -> party_pb2.ListHoldingsResponse:
+        round_ = self._owned(request.round_id)
+        holdings = [
+            party_pb2.Holding(agent=agent, submission_id=submission)
+            for agent, (submission, _) in sorted(round_.shares.items())
+        ]
+        return party_pb2.ListHoldingsResponse(holdings=holdings)
+
+    @rpc.allowed(Role.COORDINATOR)
+    async def AbandonRound(
+        self, request: party_pb2.AbandonRoundRequest, context: Any
+    ) -> party_pb2.AbandonRoundResponse:
+        round_ = self._rounds.get(request.round_id)
+        if round_ is not None and round_.opened_by == rpc.caller():
+            self._close(round_, "it was abandoned")
+        return party_pb2.AbandonRoundResponse()
+
+    @rpc.allowed(Role.COORDINATOR)
+    async def Aggregate(
+        self, request: party_pb2.AggregateRequest, context: Any
+    ) -> AsyncIterator[party_pb2.AggregateResponse]:
+        round_ = self._owned(request.round_id)
+        shares = await self._commit(round_, request.contributors)
+        spec = round_.spec
+        with contextlib.ExitStack() as stack:
+            started = time.monotonic()
+            material = await DealtMaterial.open(
+                self._dealer_channel, spec.round_id, self._parties, self._rank, self._timeout
+            )
+            stack.callback(material.close)
+            channel = await PeerChannel.open(
+                spec.round_id,
+                _context(spec, request.contributors, material.deal_id),
+                self._parties,
+                self._rank,
+                self._peers,
+                self._peer_servicer,
+                self._timeout,
+            )
+            stack.callback(channel.close)
+            readers = [ShareReader(share, spec.message.ring_bits) for share in shares]
+            for start in range(0, spec.rows, step := _block_rows(spec)):
+                rows = min(step, spec.rows - start)
+                labels = await asyncio.get_running_loop().run_in_executor(
+                    self._threads, self._label_shares, spec, readers, rows, channel, material
+                )
+                label_shares = party_pb2.LabelShares(offset=start, shares=labels.tobytes())
+                yield party_pb2.AggregateResponse(shares=label_shares)
+            statistics = party_pb2.AggregateStatistics(
+                rounds=channel.traffic.rounds,
+                bytes_sent=channel.traffic.bytes_sent,
+                bytes_received=channel.traffic.bytes_received,
+                dealer_bytes=material.received_bytes,
+                seconds=time.monotonic() - started,
+            )
+            yield party_pb2.AggregateResponse(statistics=statistics)
+        log.info("round %s aggregated: %d agents", spec.round_id, len(shares))
+
+    def _label_shares(
+        self,
+        spec: Spec,
+        readers: Sequence[ShareReader],
+        rows: int,
+        channel: PeerChannel,
+        material: DealtMaterial,
+    ) -> Words:
+        """In a thread: the next rows' totals, and this party's share of their winners."""
+        if spec.multi_label:
+            yes = sum_blocks(readers, rows)
+            # Half of the counted agents: public, so it is party 0's share alone.
+            half = (len(readers) << spec.message.fraction_bits) // 2 if self._rank == 0 else 0
+            totals = np.stack([np.full(rows, half, dtype=np.uint64), yes], axis=1).reshape(-1)
+        else:
+            totals = sum_blocks(readers, rows * spec.row_classes)
+        material.announce(spec.engine.plan(rows, spec.row_classes, channel.size))
+        return spec.engine.run(totals, spec.row_classes, channel, material)
+
+    async def _commit(
+        self, round_: _Round, contributors: Sequence[party_pb2.Holding]
+    ) -> list[Share]:
+        """Checks the proposed set, takes its shares out, forgets the rest, marks it for ever."""
+        spec = round_.spec
+        if round_.closed:
+            raise VoteError(ErrorKind.ROUND_AGGREGATED, round=spec.round_id)
+        names = [holding.agent for holding in contributors]
+        if len(set(names)) != len(names):
+            raise VoteError(ErrorKind.SPEC_INVALID, why="an agent is counted twice")
+        if len(names) < spec.message.quorum:
+            raise VoteError(
+                ErrorKind.QUORUM_MISSED,
+                round=spec.round_id,
+                got=len(names),
+                want=spec.message.quorum,
+                why="The party refuses to aggregate.",
+            )
+        for holding in contributors:
+            held = round_.shares.get(holding.agent)
+            if held is None or held[0] != holding.submission_id:
+                raise VoteError(
+                    ErrorKind.CONTRIBUTOR_UNKNOWN, agent=holding.agent, round=spec.round_id
+                )
+        shares = [round_.shares[name][1] for name in names]
+        self._close(round_, "it was aggregated")
+        if not await asyncio.to_thread(self._tally.aggregate, spec.round_id):
+            raise VoteError(ErrorKind.ROUND_AGGREGATED, round=spec.round_id)
+        return shares
+
+    def _expected(self, agent: str, header: party_pb2.SubmissionHeader) -> int:
+        """Bytes of packed share that must follow this header."""
+        round_ = self._intake(header.round_id)
+        spec = round_.spec
+        if agent not in spec.roster:
+            what = f"the roster of round {spec.round_id}"
+            raise VoteError(ErrorKind.NAME_REFUSED, who=agent, what=what)
+        if header.spec_digest != spec.digest:
+            raise VoteError(ErrorKind.SPEC_MISMATCH, round=spec.round_id)
+        if len(header.submission_id) != SUBMISSION_ID_BYTES:
+            raise _malformed(header, "the submission id is malformed")
+        explicit = spec.explicit_rank(agent) == self._rank
+        if len(header.seed) != (0 if explicit else SEED_BYTES):
+            raise _malformed(header, "a seed is missing, or is where an explicit share belongs")
+        return ring.packed_size(spec.cells, spec.message.ring_bits) if explicit else 0
+
+    def _intake(self, round_id: str) -> _Round:
+        round_ = self._rounds.get(round_id)
+        if round_ is None:
+            raise VoteError(ErrorKind.ROUND_UNKNOWN, round=round_id)
+        if round_.closed:
+            raise VoteError(ErrorKind.ROUND_CLOSED, round=round_id, why=round_.closed)
+        if round_.spec.seconds_left() <= 0:
+            raise VoteError(ErrorKind.ROUND_CLOSED, round=round_id, why="its deadline has passed")
+        return round_
+
+    def _owned(self, round_id: str) -> _Round:
+        round_ = self._rounds.get(round_id)
+        if round_ is None or round_.opened_by != rpc.caller():
+            raise VoteError(ErrorKind.ROUND_UNKNOWN, round=round_id)
+        return round_
+
+    def _close(self, round_: _Round, why: str) -> None:
+        round_.closed = round_.closed or why
+        round_.shares.clear()
+
+    def _forget_stale(self) -> None:
+        for round_id, round_ in list(self._rounds.items()):
+            if round_.closed or round_.spec.seconds_left() < -_LINGER_SECONDS:
+                del self._rounds[round_id]
+
+
+def _context(spec: Spec, contributors: Sequence[party_pb2.Holding], deal_id: bytes) -> bytes:
+    """What the parties must agree on: the spec, whom they count, and the material."""
+    digest = hashlib.sha256(spec.digest + deal_id)
+    for holding in sorted(contributors, key=lambda h: h.agent):
+        digest.update(holding.agent.encode() + b"\0" + holding.submission_id)
+    return digest.digest()
+
+
+def _block_rows(spec: Spec) -> int:
+    """Rows per run: a multiple of eight, so that packed blocks end on whole bytes."""
+    return max(8, min(_BLOCK_ROWS, _BLOCK_CELLS // spec.row_classes) // 8 * 8)
+
+
+def _malformed(header: party_pb2.SubmissionHeader, why: str) -> VoteError:
+    return VoteError(ErrorKind.SHARES_MALFORMED, round=header.round_id, why=why)

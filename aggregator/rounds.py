@@ -1,0 +1,334 @@
+"""A round from its spec to its labels, on the coordinator's side.
+
+Order, and why: parties open the round first, since that reveals nothing and a dead party should
+cost nothing; then the ledger is charged, durably; only then do agents hear of it. After a charge
+nothing is refunded: the coordinator can't prove to anybody that no label was opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import grpc
+import numpy as np
+
+from aggregator.archive import Archive, Labels
+from aggregator.attendance import Attendance, Ballots
+from mpc_vote.csprng import Words
+from mpc_vote.errors import ErrorKind, VoteError
+from mpc_vote.privacy import accountant
+from mpc_vote.privacy.ledger import BudgetExhausted, Ledger
+from mpc_vote.privacy.mechanisms import Level
+from mpc_vote.proto.mpcvote.v1 import common_pb2, label_pb2, party_pb2, party_pb2_grpc
+from mpc_vote.spec import Spec
+
+log = logging.getLogger(__name__)
+
+_CALL_SECONDS = 10.0
+
+T = TypeVar("T")
+Event = label_pb2.RequestLabelsResponse
+
+
+@dataclass
+class Round:
+    """An open round and what may be told of it; followers read the events from the start."""
+
+    spec: Spec
+    delta: float
+    started: float = field(default_factory=time.monotonic)
+    events: list[Event] = field(default_factory=list)
+    labels: Labels | None = None
+    error: VoteError | None = None
+    done: bool = False
+    _news: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def tell(self, event: Event) -> None:
+        """Adds an event for all followers."""
+        async with self._news:
+            self.events.append(event)
+            self._news.notify_all()
+
+    async def progress(
+        self, stage: label_pb2.Stage.ValueType, done: int, total: int, detail: str
+    ) -> None:
+        """Adds a progress event."""
+        progress = label_pb2.Progress(stage=stage, done=done, total=total, detail=detail)
+        await self.tell(Event(progress=progress))
+
+    async def finish(self, error: VoteError | None) -> None:
+        """Ends the round for all followers."""
+        async with self._news:
+            self.error, self.done = error, True
+            self._news.notify_all()
+
+    async def follow(self) -> AsyncGenerator[Event, None]:
+        """All events from the first to the last; raises if the round failed."""
+        position = 0
+        while True:
+            async with self._news:
+                while not self.done and position == len(self.events):
+                    await self._news.wait()
+                fresh, done = self.events[position:], self.done
+            position += len(fresh)
+            for event in fresh:
+                yield event
+            if done:
+                break
+        if self.error is not None:
+            raise self.error
+
+
+class RoundRunner:
+    """Takes rounds through their stages."""
+
+    def __init__(
+        self,
+        archive: Archive,
+        ledger: Ledger,
+        attendance: Attendance,
+        parties: Mapping[str, grpc.aio.Channel],
+        aggregate_seconds: float,
+    ) -> None:
+        self._archive = archive
+        self._ledger = ledger
+        self._attendance = attendance
+        self._channels = dict(parties)
+        self._stubs = {
+            name: party_pb2_grpc.PartyServiceStub(channel) for name, channel in parties.items()
+        }
+        self._aggregate_seconds = aggregate_seconds
+
+    async def run(self, round_: Round) -> None:
+        """Runs a round to its end; never raises, the round says how it ended."""
+        error: VoteError | None = None
+        try:
+            await self._run(round_)
+        except VoteError as failure:
+            error = failure
+        except asyncio.CancelledError:
+            error = VoteError(ErrorKind.SHUTTING_DOWN, who="The coordinator")
+            raise
+        except Exception as failure:
+            log.exception("round %s failed", round_.spec.round_id)
+            why = type(failure).__name__
+            error = VoteError(ErrorKind.INTERNAL, who="The coordinator", why=why)
+        finally:
+            if error is not None:
+                log.info("round %s failed: %s", round_.spec.round_id, error.message)
+                self._archive.fail_round(round_.spec.round_id, f"{error.name}: {error.message}")
+                await round_.finish(error)
+                await self._abandon(round_.spec)
+            else:
+                await round_.finish(None)
+
+    async def _run(self, round_: Round) -> None:
+        spec = round_.spec
+        opened = label_pb2.RoundOpened(spec=spec.message, spec_digest=spec.digest)
+        await round_.tell(Event(opened=opened))
+        request = party_pb2.OpenRoundRequest(spec=spec.wire)
+        await self._all(lambda stub: stub.OpenRound(request, timeout=_CALL_SECONDS))
+        await asyncio.to_thread(self._charge, spec)
+        await round_.progress(label_pb2.STAGE_ADMITTED, 1, 1, "charged and opened at all parties")
+        queries = self._archive.queries_path(spec.round_id)
+        with self._attendance.announce(spec, queries) as ballots:
+            await self._collect(round_, ballots)
+        contributors = await self._contributors(spec, ballots)
+        labels, statistics = await self._aggregate(round_, contributors)
+        completed = self._completed(round_, contributors, ballots, statistics)
+        await asyncio.to_thread(self._archive.complete_round, completed, labels)
+        round_.labels = labels
+        await round_.tell(Event(completed=completed))
+        log.info("round %s complete: %d labels", spec.round_id, labels.size)
+
+    def _charge(self, spec: Spec) -> None:
+        try:
+            self._ledger.charge(spec.round_id, spec.mechanism)
+        except BudgetExhausted as error:
+            raise VoteError(
+                ErrorKind.BUDGET_EXHAUSTED,
+                level=error.level.value,
+                who="the service",
+                spent=error.spent,
+                asked=error.asked,
+                limit=error.limit,
+                delta=error.delta,
+            ) from error
+
+    async def _collect(self, round_: Round, ballots: Ballots) -> None:
+        """Waits until every agent has answered or left, or the deadline."""
+        spec, told = round_.spec, -1
+        while True:
+            ballots.changed.clear()
+            answered = len(ballots.submitted)
+            if answered != told:
+                told = answered
+                detail = f"{answered} of {len(spec.roster)} agents have voted"
+                await round_.progress(label_pb2.STAGE_VOTING, answered, len(spec.roster), detail)
+            present = self._attendance.present()
+            awaited = ballots.silent()
+            if answered >= spec.message.quorum:
+                # An agent that left may come back, but nobody waits for it once there are enough.
+                awaited = [agent for agent in awaited if agent in present]
+            if not awaited or len(spec.roster) - len(ballots.declined) < spec.message.quorum:
+                return
+            try:
+                await asyncio.wait_for(ballots.changed.wait(), max(0.0, spec.seconds_left()))
+            except TimeoutError:
+                return
+
+    async def _contributors(self, spec: Spec, ballots: Ballots) -> list[party_pb2.Holding]:
+        """Agents whose shares, of one and the same submission, every party holds."""
+        request = party_pb2.ListHoldingsRequest(round_id=spec.round_id)
+        answers = await self._all(lambda stub: stub.ListHoldings(request, timeout=_CALL_SECONDS))
+        held = [{(h.agent, h.submission_id) for h in answer.holdings} for answer in answers]
+        common = sorted(set.intersection(*held))
+        if len(common) < spec.message.quorum:
+            names = {agent for agent, _ in common}
+            why = "; ".join(f"{a.agent}: {a.reason}" for a in _absences(spec, names, ballots))
+            raise VoteError(
+                ErrorKind.QUORUM_MISSED,
+                round=spec.round_id,
+                got=len(common),
+                want=spec.message.quorum,
+                why=f"Missing: {why}.",
+            )
+        return [party_pb2.Holding(agent=a, submission_id=s) for a, s in common]
+
+    async def _aggregate(
+        self, round_: Round, contributors: Sequence[party_pb2.Holding]
+    ) -> tuple[Labels, list[party_pb2.AggregateStatistics]]:
+        """All parties compute; their label shares are added up here, and only here."""
+        spec = round_.spec
+        request = party_pb2.AggregateRequest(round_id=spec.round_id, contributors=contributors)
+        totals = np.zeros(spec.rows, dtype=np.uint64)
+        got = np.zeros((len(self._stubs), spec.rows), dtype=bool)
+        await round_.progress(label_pb2.STAGE_COUNTING, 0, spec.rows, "the committee counts")
+
+        async def one(rank: int, stub: Any) -> party_pb2.AggregateStatistics:
+            statistics: party_pb2.AggregateStatistics | None = None
+            async for response in stub.Aggregate(request, timeout=self._aggregate_seconds):
+                if response.HasField("statistics"):
+                    statistics = response.statistics
+                    continue
+                shares: Words = np.frombuffer(response.shares.shares, dtype="<u8")
+                rows = slice(response.shares.offset, response.shares.offset + shares.size)
+                if rows.stop > spec.rows or got[rank, rows].any():
+                    raise _bad_answer(spec, rank, "label shares out of place")
+                totals[rows] += shares
+                got[rank, rows] = True
+                if got[:, rows].all():
+                    done = int(got.all(axis=0).sum())
+                    detail = f"{done} of {spec.rows} labels"
+                    await round_.progress(label_pb2.STAGE_COUNTING, done, spec.rows, detail)
+            if statistics is None or not got[rank].all():
+                raise _bad_answer(spec, rank, "label shares are missing")
+            return statistics
+
+        statistics = await _together(
+            [
+                _translated(one(rank, self._stubs[name]), f"Party {name}")
+                for rank, name in enumerate(spec.parties)
+            ]
+        )
+        if totals.max() >= spec.row_classes:
+            raise VoteError(
+                ErrorKind.ROUND_FAILED,
+                round=spec.round_id,
+                why="the shares do not add up to labels; a party or the dealer is faulty",
+            )
+        return totals.astype(np.uint32), statistics
+
+    def _completed(
+        self,
+        round_: Round,
+        contributors: Sequence[party_pb2.Holding],
+        ballots: Ballots,
+        statistics: Sequence[party_pb2.AggregateStatistics],
+    ) -> label_pb2.RoundCompleted:
+        spec, delta = round_.spec, round_.delta
+        names = {holding.agent for holding in contributors}
+        cost = common_pb2.Cost(
+            epsilon_agent=accountant.epsilon([spec.mechanism], Level.AGENT, delta),
+            epsilon_instance=accountant.epsilon([spec.mechanism], Level.INSTANCE, delta),
+            delta=delta,
+            total_epsilon_agent=self._ledger.spent(Level.AGENT, delta),
+            total_epsilon_instance=self._ledger.spent(Level.INSTANCE, delta),
+            mpc_rounds=max(s.rounds for s in statistics),
+            mpc_bytes_per_party=max(s.bytes_sent for s in statistics),
+            mpc_seconds=max(s.seconds for s in statistics),
+            dealer_bytes=sum(s.dealer_bytes for s in statistics),
+            upload_bytes_per_agent=max(ballots.submitted.values(), default=0),
+            seconds=time.monotonic() - round_.started,
+        )
+        return label_pb2.RoundCompleted(
+            round_id=spec.round_id,
+            cost=cost,
+            contributors=len(contributors),
+            absences=_absences(spec, names, ballots),
+        )
+
+    async def _all(self, call: Any) -> list[Any]:
+        return await _together(
+            [_translated(call(stub), f"Party {name}") for name, stub in self._stubs.items()]
+        )
+
+    async def _abandon(self, spec: Spec) -> None:
+        """Best effort: a party that can't be told forgets the round by itself."""
+        request = party_pb2.AbandonRoundRequest(round_id=spec.round_id)
+        calls = [stub.AbandonRound(request, timeout=2.0) for stub in self._stubs.values()]
+        for result in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(result, grpc.RpcError):
+                log.info("a party could not be told to abandon round %s", spec.round_id)
+
+
+async def _translated(work: Awaitable[T], who: str) -> T:
+    try:
+        return await work
+    except grpc.RpcError as error:
+        raise VoteError.from_rpc(error, who) from error
+
+
+async def _together(work: Sequence[Awaitable[T]]) -> list[T]:
+    """All results, or the most telling of the errors; nothing is left running."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        await asyncio.wait(tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+    errors = [error for task in tasks if (error := task.exception()) is not None]
+    if errors:
+        # A dead party makes its peers fail too: what names it is said first.
+        raise sorted(errors, key=_vagueness)[0]
+    return [task.result() for task in tasks]
+
+
+def _vagueness(error: BaseException) -> int:
+    if not isinstance(error, VoteError):
+        return 0
+    vague = error.message.startswith(("A peer", "Party of rank"))
+    late = error.kind is ErrorKind.DEADLINE
+    return 1 + vague + 2 * late
+
+
+def _absences(spec: Spec, contributors: set[str], ballots: Ballots) -> list[label_pb2.Absence]:
+    absences = []
+    for agent in spec.roster:
+        if agent in contributors:
+            continue
+        reason = ballots.declined.get(agent, "did not answer before the deadline")
+        if agent in ballots.submitted:
+            reason = "its shares did not reach every party"
+        absences.append(label_pb2.Absence(agent=agent, reason=reason))
+    return absences
+
+
+def _bad_answer(spec: Spec, rank: int, why: str) -> VoteError:
+    who = f"party {spec.parties[rank]}: {why}"
+    return VoteError(ErrorKind.ROUND_FAILED, round=spec.round_id, why=who)

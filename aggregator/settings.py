@@ -1,0 +1,67 @@
+"""Settings of the server-side roles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field
+
+from mpc_vote.argmax.stock import MaxMethod
+from mpc_vote.config import Address, Name, Parties, Positive, Probability, RoleSettings
+
+
+class DealerSettings(RoleSettings):
+    """Makes correlated randomness for the parties. Run it where no party's operator has access."""
+
+    command: ClassVar[str] = "dealer"
+
+    listen: Address = Field("127.0.0.1:7200", description="host:port to serve parties on")
+
+
+class PartySettings(RoleSettings):
+    """A compute party: holds one share of every ballot. Its certificate says which one it is."""
+
+    command: ClassVar[str] = "party"
+
+    listen: Address = Field("127.0.0.1:7100", description="host:port to serve on")
+    data_dir: Path = Field(description="folder for the record of rounds ever opened")
+    parties: Parties = Field(description="all parties in rank order: name=host:port,...")
+    dealer: Address = Field(description="host:port of the dealer")
+    dealer_name: Name = Field("dealer", description="name in the dealer's certificate")
+    exchange_seconds: Positive = Field(30.0, description="longest wait for a peer or the dealer")
+
+
+class CoordinatorSettings(RoleSettings):
+    """The server: opens rounds, learns labels, trains the global model."""
+
+    command: ClassVar[str] = "coordinator"
+
+    listen: Address = Field(
+        "127.0.0.1:7000", description="host:port to serve clients and agents on"
+    )
+    data_dir: Path = Field(description="folder for ledger, rounds and models")
+    parties: Parties = Field(description="all parties in rank order: name=host:port,...")
+    dealer_name: Name = Field("dealer", description="name in the dealer's certificate")
+    engine: MaxMethod = Field(
+        MaxMethod.LOG_REDUCTION, description="CrypTen's method for the argmax"
+    )
+    sigma: Positive = Field(25.0, description="noise in votes where a request names none")
+    least_sigma: float = Field(0.0, ge=0, description="requests below it are refused")
+    delta: Probability = Field(1e-3, description="delta at which epsilon is reported")
+    quorum_fraction: float = Field(
+        0.8,
+        gt=0,
+        le=1,
+        description="part of the roster that must answer, where a request is silent",
+    )
+    collusion: int = Field(
+        1, ge=0, description="agents assumed to pool their noise, where a request is silent"
+    )
+    answer_seconds: int = Field(60, ge=1, le=3_000, description="time that agents have to answer")
+    aggregate_seconds: Positive = Field(300.0, description="time that the committee has to count")
+    max_open_rounds: int = Field(4, ge=1, le=64, description="further requests are told to wait")
+    budget_agent: float | None = Field(None, gt=0, description="most epsilon ever at agent level")
+    budget_instance: float | None = Field(
+        None, gt=0, description="most epsilon ever at instance level"
+    )

@@ -1,0 +1,38 @@
+"""What an engine needs of the network: one primitive, in which all parties send at once.
+
+`exchange` costs one one-way delay: nobody waits for a reply before sending. Every implementation
+counts what it really sends, and bounds every wait by a deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from mpc_vote.csprng import SeedStream
+
+
+@dataclass
+class Traffic:
+    """Rounds and payload bytes as they went over a channel."""
+
+    rounds: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+
+
+class Channel(Protocol):
+    """A session among the parties of one aggregation."""
+
+    rank: int
+    size: int
+    traffic: Traffic
+    # Streams of the zero sharing, one common with the rank before, one with the rank after. They
+    # belong to the session and are read on, never from the start: a mask serves once.
+    previous_stream: SeedStream
+    next_stream: SeedStream
+
+    def exchange(self, payload: bytes) -> Sequence[bytes]:
+        """Sends `payload` to every other party; returns what each rank sent, one's own included."""
+        ...

@@ -1,0 +1,65 @@
+"""The `mpc-vote` command: roles, client and demo under one name.
+
+Commands of this package are listed here; those of the roles' packages come in by the entry points
+`mpc_vote.commands`, so that the library imports no role.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module, metadata
+
+Command = Callable[[Sequence[str]], int]
+
+_OWN = {
+    "demo": ("mpc_vote.cli.demo:command", "run the whole service on this machine, end to end"),
+    "certs": ("mpc_vote.cli.certs:command", "make a certificate authority and certificates"),
+    "label": ("mpc_vote.cli.label:command", "ask the service for labels of a batch of queries"),
+    "status": ("mpc_vote.cli.status:command", "show who attends and what has been spent"),
+    "train": ("mpc_vote.cli.train:command", "train the global model on released labels"),
+    "model": ("mpc_vote.cli.model:command", "list, fetch or use the global model"),
+}
+_ROLES = {
+    "coordinator": "run the server",
+    "party": "run a compute party",
+    "dealer": "run the dealer",
+    "agent": "run an organisation's agent",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command and returns its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or given[0] in ("-h", "--help"):
+        print(_usage())
+        return 0 if given else 2
+    if given[0] == "--version":
+        print(f"mpc-vote {metadata.version('mpc-vote')}")
+        return 0
+    command = _find(given[0])
+    if command is None:
+        print(f"mpc-vote: error: there is no command {given[0]!r}\n\n{_usage()}", file=sys.stderr)
+        return 2
+    return command(given[1:])
+
+
+def _find(name: str) -> Command | None:
+    if name in _OWN:
+        module, _, attribute = _OWN[name][0].partition(":")
+        command: Command = getattr(import_module(module), attribute)
+        return command
+    for entry in metadata.entry_points(group="mpc_vote.commands", name=name):
+        loaded: Command = entry.load()
+        return loaded
+    return None
+
+
+def _usage() -> str:
+    rows = [*((name, text) for name, (_, text) in _OWN.items()), *_ROLES.items()]
+    lines = "\n".join(f"  {name:<12} {text}" for name, text in rows)
+    return (
+        "usage: mpc-vote COMMAND [--help] [options]\n\n"
+        "Secure multi-party voting for private federated labelling.\n\n"
+        f"commands:\n{lines}"
+    )

@@ -1,0 +1,88 @@
+"""What the client's commands share: settings, progress, JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from mpc_vote.config import Address, Name, Settings
+from mpc_vote.process import CommandError
+
+
+class ClientSettings(Settings):
+    """What every command that calls the service has."""
+
+    coordinator: Address = Field("127.0.0.1:7000", description="host:port of the coordinator")
+    coordinator_name: Name = Field(
+        "coordinator", description="name in the coordinator's certificate"
+    )
+    certs: Path = Field(description="folder with the client's ca.pem, cert.pem and key.pem")
+    json_path: str | None = Field(
+        None, alias="json", description="also write the figures as JSON to this file, - for stdout"
+    )
+    log_level: str = Field("warning", description="debug, info, warning or error")
+
+
+def console(json_path: str | None) -> Console:
+    """Where people read; standard error if standard output carries the JSON."""
+    return Console(stderr=json_path == "-", highlight=False)
+
+
+def progress(on: Console) -> Progress:
+    """Live bars."""
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        TextColumn("{task.fields[detail]}"),
+        TimeElapsedColumn(),
+        console=on,
+    )
+
+
+def write_json(path: str | None, figures: Mapping[str, Any]) -> None:
+    """Writes figures where `--json` says."""
+    if path is None:
+        return
+    text = json.dumps(figures, indent=2) + "\n"
+    if path == "-":
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    try:
+        Path(path).write_text(text)
+    except OSError as error:
+        raise CommandError(f"can't write the JSON to {path}: {error.strerror}") from error
+
+
+def check_writable(path: Path | str | None) -> None:
+    """Refuses a path that can't be written, before any work is done for it."""
+    if path is None or path == "-":
+        return
+    parent = Path(path).parent
+    if not parent.is_dir():
+        raise CommandError(f"can't write {path}: there is no folder {parent}")
+    if Path(path).is_dir():
+        raise CommandError(f"can't write {path}: it is a folder")
+
+
+def read_array(path: Path) -> npt.NDArray[Any]:
+    """An array from an .npy file."""
+    try:
+        array = np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise CommandError(f"can't read {path}: {error.strerror or error}") from error
+    except (ValueError, EOFError) as error:
+        raise CommandError(f"{path} is not an .npy file of numbers: {error}") from error
+    if not isinstance(array, np.ndarray):
+        raise CommandError(f"{path} holds several arrays; save the one you mean with numpy.save")
+    return array

@@ -1,0 +1,143 @@
+"""`mpc-vote label`: labels for a batch of queries, from the shell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import Field
+from rich.console import Console
+from rich.table import Table
+
+from mpc_vote import process
+from mpc_vote.ballots import BallotKind
+from mpc_vote.cli.common import (
+    ClientSettings,
+    check_writable,
+    console,
+    progress,
+    read_array,
+    write_json,
+)
+from mpc_vote.client import AsyncLabelClient, LabelResult, Plan, Progress
+
+
+class LabelSettings(ClientSettings):
+    """Asks the service for labels of the rows of an .npy file."""
+
+    command: ClassVar[str] = "label"
+
+    queries: Path = Field(description=".npy file of public queries, one per row")
+    out: Path = Field(description=".npy file to write the labels to")
+    classes: int = Field(description="number of classes (multi_label: of attributes)")
+    ballot: BallotKind | None = Field(
+        None, description="one_hot, knn_count, knn_frequency or multi_label"
+    )
+    sigma: float | None = Field(None, description="noise in votes")
+    quorum: int | None = Field(None, ge=1, description="least number of agents")
+    collusion: int | None = Field(None, ge=0, description="agents assumed to pool their noise")
+    tau: int | None = Field(None, ge=1, description="most attributes an agent says yes to")
+    delta: float | None = Field(None, description="delta of the reported epsilon")
+    answer_seconds: int | None = Field(None, ge=1, description="time that agents have to answer")
+    request_id: str | None = Field(
+        None, description="name of this request: asking again under it never costs twice"
+    )
+
+
+def command(arguments: Sequence[str]) -> int:
+    """`mpc-vote label`."""
+    return process.run(LabelSettings, arguments, _main)
+
+
+async def _main(settings: LabelSettings) -> None:
+    queries = read_array(settings.queries)
+    check_writable(settings.out)
+    check_writable(settings.json_path)
+    plan = Plan(
+        classes=settings.classes,
+        ballot=settings.ballot,
+        sigma=settings.sigma,
+        quorum=settings.quorum,
+        collusion=settings.collusion,
+        tau=settings.tau,
+        delta=settings.delta,
+        answer_seconds=settings.answer_seconds,
+        request_id=settings.request_id,
+    )
+    out = console(settings.json_path)
+    async with AsyncLabelClient(
+        settings.coordinator, settings.certs, coordinator_name=settings.coordinator_name
+    ) as client:
+        result = await follow(client, queries, plan, out)
+    with settings.out.open("wb") as file:
+        np.save(file, result.labels)
+    _show(out, result, settings.out)
+    write_json(settings.json_path, figures(result))
+
+
+async def follow(client: AsyncLabelClient, queries: Any, plan: Plan, out: Console) -> LabelResult:
+    """Asks for labels and shows how far the round is."""
+    names = {"admitted": "round opened", "voting": "agents vote", "counting": "committee counts"}
+    with progress(out) as bars:
+        tasks: dict[str, Any] = {}
+        async for event in client.stream(queries, plan):
+            if isinstance(event, LabelResult):
+                return event
+            _advance(bars, tasks, names, event)
+    raise AssertionError("the stream ended without a result or an error")
+
+
+def _advance(bars: Any, tasks: dict[str, Any], names: dict[str, str], event: Progress) -> None:
+    if event.stage not in tasks:
+        name = names.get(event.stage, event.stage)
+        tasks[event.stage] = bars.add_task(name, total=event.total, detail=event.detail)
+    bars.update(tasks[event.stage], completed=event.done, total=event.total, detail=event.detail)
+
+
+def figures(result: LabelResult) -> dict[str, Any]:
+    """What a round cost, under keys that stay."""
+    cost = result.cost
+    return {
+        "round_id": result.round_id,
+        "labels": len(result.labels),
+        "contributors": result.contributors,
+        "absences": result.absences,
+        "epsilon_agent": cost.epsilon_agent,
+        "epsilon_instance": cost.epsilon_instance,
+        "delta": cost.delta,
+        "total_epsilon_agent": cost.total_epsilon_agent,
+        "total_epsilon_instance": cost.total_epsilon_instance,
+        "mpc_rounds": cost.mpc_rounds,
+        "mpc_bytes_per_party": cost.mpc_bytes_per_party,
+        "mpc_seconds": cost.mpc_seconds,
+        "dealer_bytes": cost.dealer_bytes,
+        "upload_bytes_per_agent": cost.upload_bytes_per_agent,
+        "seconds": cost.seconds,
+    }
+
+
+def _show(out: Console, result: LabelResult, path: Path) -> None:
+    cost = result.cost
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_row("labels", f"{len(result.labels)} in {path}")
+    table.add_row("agents counted", str(result.contributors))
+    for agent, reason in result.absences.items():
+        table.add_row("  absent", f"{agent}: {reason}")
+    table.add_row(
+        "epsilon of this round",
+        f"{cost.epsilon_agent:.4g} agent level, {cost.epsilon_instance:.4g} instance level "
+        f"(delta {cost.delta:g})",
+    )
+    table.add_row(
+        "epsilon of all rounds",
+        f"{cost.total_epsilon_agent:.4g} agent level, "
+        f"{cost.total_epsilon_instance:.4g} instance level",
+    )
+    table.add_row(
+        "secure argmax",
+        f"{cost.mpc_rounds} rounds, {cost.mpc_bytes_per_party:,} bytes per party, "
+        f"{cost.mpc_seconds:.2f} s",
+    )
+    out.print(table)

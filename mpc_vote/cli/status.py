@@ -1,0 +1,69 @@
+"""`mpc-vote status`: who attends, and what has been spent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from rich.table import Table
+
+from mpc_vote import process, wire
+from mpc_vote.cli.common import ClientSettings, console, write_json
+from mpc_vote.client import AsyncLabelClient
+from mpc_vote.proto.mpcvote.v1 import label_pb2
+from mpc_vote.spec import BALLOTS
+
+
+class StatusSettings(ClientSettings):
+    """Shows which agents attend, what they answer, and what the service has spent."""
+
+    command: ClassVar[str] = "status"
+
+
+def command(arguments: Sequence[str]) -> int:
+    """`mpc-vote status`."""
+    return process.run(StatusSettings, arguments, _main)
+
+
+async def _main(settings: StatusSettings) -> None:
+    async with AsyncLabelClient(
+        settings.coordinator, settings.certs, coordinator_name=settings.coordinator_name
+    ) as client:
+        service = await client.service()
+    out = console(settings.json_path)
+    table = Table("agent", "classes", "query", "ballots", "k")
+    for agent in service.agents:
+        row = _agent(agent)
+        table.add_row(
+            row["agent"],
+            str(row["classes"]),
+            f"{row['query_dtype']} {tuple(row['query_shape'])}",
+            ", ".join(row["ballots"]),
+            str(row["k"] or ""),
+        )
+    out.print(table)
+    out.print(
+        f"spent: epsilon {service.total_epsilon_agent:.4g} at agent level, "
+        f"{service.total_epsilon_instance:.4g} at instance level (delta {service.delta:g})"
+    )
+    figures = {
+        "agents": [_agent(agent) for agent in service.agents],
+        "parties": list(service.parties),
+        "delta": service.delta,
+        "total_epsilon_agent": service.total_epsilon_agent,
+        "total_epsilon_instance": service.total_epsilon_instance,
+        "max_queries": service.max_queries,
+    }
+    write_json(settings.json_path, figures)
+
+
+def _agent(agent: label_pb2.AgentPresence) -> dict[str, Any]:
+    return {
+        "agent": agent.agent,
+        "classes": agent.classes,
+        "query_dtype": str(wire.dtype_of(agent.query_dtype)),
+        "query_shape": list(agent.query_shape),
+        "ballots": [BALLOTS[ballot].value for ballot in agent.ballots if ballot in BALLOTS],
+        "k": agent.k,
+        "min_sigma": agent.min_sigma,
+    }

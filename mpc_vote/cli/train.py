@@ -1,0 +1,56 @@
+"""`mpc-vote train`: has the server train the global model on released labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from pydantic import Field
+from rich.console import Console
+
+from mpc_vote import process
+from mpc_vote.cli.common import ClientSettings, check_writable, console, progress, write_json
+from mpc_vote.cli.model import describe, figures
+from mpc_vote.client import AsyncLabelClient
+from mpc_vote.proto.mpcvote.v1 import model_pb2
+
+
+class TrainSettings(ClientSettings):
+    """Trains a new version of the global model on the labels of complete rounds."""
+
+    command: ClassVar[str] = "train"
+
+    rounds: list[str] = Field(
+        [], description="rounds to learn from; all alike ones if none is named"
+    )
+    seed: int = Field(0, ge=0, description="seed of the training")
+
+
+def command(arguments: Sequence[str]) -> int:
+    """`mpc-vote train`."""
+    return process.run(TrainSettings, arguments, _main)
+
+
+async def _main(settings: TrainSettings) -> None:
+    check_writable(settings.json_path)
+    out = console(settings.json_path)
+    async with AsyncLabelClient(
+        settings.coordinator, settings.certs, coordinator_name=settings.coordinator_name
+    ) as client:
+        model = await follow(client, settings.rounds, settings.seed, out)
+    out.print(describe([model]))
+    write_json(settings.json_path, figures(model))
+
+
+async def follow(
+    client: AsyncLabelClient, rounds: Sequence[str], seed: int, out: Console
+) -> model_pb2.Model:
+    """Trains and shows how far it is."""
+    with progress(out) as bars:
+        task: Any = bars.add_task("server trains", total=None, detail="")
+        async for event in client.train(rounds, seed):
+            if isinstance(event, model_pb2.Model):
+                return event
+            detail = f"step {event.step} of {event.steps}, loss {event.loss:.3f}"
+            bars.update(task, completed=event.step, total=event.steps, detail=detail)
+    raise AssertionError("the stream ended without a model or an error")

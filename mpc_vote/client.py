@@ -1,0 +1,343 @@
+"""The client: a batch of public queries in, labels and their cost out.
+
+    with LabelClient("localhost:7000", "certs/client") as client:
+        result = client.label(queries, classes=10)
+        result.labels, result.cost.epsilon_agent
+
+`AsyncLabelClient` does the same on asyncio. Both raise `VoteError`, which says what to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import grpc
+import numpy as np
+import numpy.typing as npt
+
+from mpc_vote import rpc, wire
+from mpc_vote.ballots import BallotKind
+from mpc_vote.errors import VoteError
+from mpc_vote.identity import Credentials, Identity, Role
+from mpc_vote.proto.mpcvote.v1 import (
+    common_pb2,
+    label_pb2,
+    label_pb2_grpc,
+    model_pb2,
+    model_pb2_grpc,
+)
+from mpc_vote.spec import BALLOT_CODES
+
+_CALL_SECONDS = 30.0
+_LABEL_SECONDS = 3_600.0
+_WHO = "The coordinator"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a round is."""
+
+    stage: str
+    done: int
+    total: int
+    detail: str
+
+
+@dataclass(frozen=True)
+class LabelResult:
+    """Released labels: (rows,), or (rows, attributes) of 0 and 1 for multi-label ballots."""
+
+    round_id: str
+    labels: npt.NDArray[np.int64]
+    cost: common_pb2.Cost
+    contributors: int
+    absences: dict[str, str]
+    spec: common_pb2.RoundSpec | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked for; None means the service's default."""
+
+    classes: int
+    ballot: BallotKind | None = None
+    sigma: float | None = None
+    quorum: int | None = None
+    collusion: int | None = None
+    tau: int | None = None
+    delta: float | None = None
+    answer_seconds: int | None = None
+    request_id: str | None = None
+
+    def message(self) -> label_pb2.LabelPlan:
+        """The plan on the wire."""
+        given = {
+            name: value
+            for name, value in vars(self).items()
+            if value is not None and name != "ballot"
+        }
+        ballot = (
+            BALLOT_CODES[self.ballot]
+            if self.ballot is not None
+            else common_pb2.BALLOT_KIND_UNSPECIFIED
+        )
+        return label_pb2.LabelPlan(ballot=ballot, **given)
+
+
+class AsyncLabelClient:
+    """A client on asyncio."""
+
+    def __init__(
+        self, address: str, certs: str | Path, *, coordinator_name: str = "coordinator"
+    ) -> None:
+        credentials = Credentials.load(Path(certs), Role.CLIENT)
+        server = Identity(Role.COORDINATOR, coordinator_name)
+        self._channel = rpc.dial(credentials, address, server)
+        self._labels = label_pb2_grpc.LabelServiceStub(self._channel)
+        self._models = model_pb2_grpc.ModelServiceStub(self._channel)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connection."""
+        await self._channel.close()
+
+    async def label(self, queries: npt.ArrayLike, plan: Plan) -> LabelResult:
+        """Labels a batch."""
+        async for event in self.stream(queries, plan):
+            if isinstance(event, LabelResult):
+                return event
+        raise AssertionError("the stream ended without a result or an error")
+
+    async def stream(
+        self, queries: npt.ArrayLike, plan: Plan
+    ) -> AsyncIterator[Progress | LabelResult]:
+        """Labels a batch: progress as it happens, then the result."""
+        array = np.asarray(queries)
+        parts: list[label_pb2.Labels] = []
+        spec: common_pb2.RoundSpec | None = None
+        call = self._labels.RequestLabels(_requests(array, plan), timeout=_LABEL_SECONDS)
+        try:
+            async for response in call:
+                if response.HasField("opened"):
+                    spec = response.opened.spec
+                elif response.HasField("progress"):
+                    progress = response.progress
+                    stage = label_pb2.Stage.Name(progress.stage).removeprefix("STAGE_").lower()
+                    yield Progress(stage, progress.done, progress.total, progress.detail)
+                elif response.HasField("labels"):
+                    parts.append(response.labels)
+                else:
+                    yield _result(response.completed, parts, spec)
+        except grpc.RpcError as error:
+            raise VoteError.from_rpc(error, _WHO) from error
+        finally:
+            call.cancel()
+
+    async def is_ready(self) -> bool:
+        """Whether the service can label: every party can work and an agent attends."""
+        return await rpc.is_serving(self._channel, "mpcvote.v1.LabelService")
+
+    async def service(self) -> label_pb2.GetServiceResponse:
+        """Who attends, and the defaults."""
+        request = label_pb2.GetServiceRequest()
+        return await _call(self._labels.GetService(request, timeout=_CALL_SECONDS))
+
+    async def rounds(self) -> Sequence[label_pb2.RoundSummary]:
+        """This client's rounds, oldest first."""
+        request = label_pb2.ListRoundsRequest()
+        response = await _call(self._labels.ListRounds(request, timeout=_CALL_SECONDS))
+        return list(response.rounds)
+
+    async def round(self, round_id: str) -> label_pb2.GetRoundResponse:
+        """A round's state and, if it is complete, its labels."""
+        request = label_pb2.GetRoundRequest(round_id=round_id)
+        return await _call(self._labels.GetRound(request, timeout=_CALL_SECONDS))
+
+    async def train(
+        self, round_ids: Sequence[str] = (), seed: int = 0
+    ) -> AsyncIterator[model_pb2.TrainProgress | model_pb2.Model]:
+        """Trains a new version of the global model: progress, then the model's description."""
+        request = model_pb2.TrainRequest(round_ids=round_ids, seed=seed)
+        try:
+            async for response in self._models.Train(request, timeout=_LABEL_SECONDS):
+                if response.HasField("progress"):
+                    yield response.progress
+                else:
+                    yield response.model
+        except grpc.RpcError as error:
+            raise VoteError.from_rpc(error, _WHO) from error
+
+    async def models(self) -> Sequence[model_pb2.Model]:
+        """All versions, oldest first."""
+        request = model_pb2.ListModelsRequest()
+        response = await _call(self._models.ListModels(request, timeout=_CALL_SECONDS))
+        return list(response.models)
+
+    async def model(self, version: int = 0) -> tuple[model_pb2.Model, bytes]:
+        """A version's description and its safetensors file; 0 is the newest."""
+        description, content = model_pb2.Model(), bytearray()
+        request = model_pb2.GetModelRequest(version=version)
+        try:
+            async for response in self._models.GetModel(request, timeout=_CALL_SECONDS):
+                if response.HasField("model"):
+                    description = response.model
+                else:
+                    content += response.chunk
+        except grpc.RpcError as error:
+            raise VoteError.from_rpc(error, _WHO) from error
+        return description, bytes(content)
+
+    async def predict(self, inputs: npt.ArrayLike, version: int = 0) -> npt.NDArray[np.int64]:
+        """What the global model says of these inputs."""
+        labels: list[int] = []
+        for tensor in wire.chunks(np.asarray(inputs)):
+            request = model_pb2.PredictRequest(version=version, inputs=tensor)
+            response = await _call(self._models.Predict(request, timeout=_CALL_SECONDS))
+            labels.extend(response.labels)
+        return np.array(labels, dtype=np.int64)
+
+
+class LabelClient:
+    """A client for programs without asyncio; it runs a loop in a thread of its own."""
+
+    def __init__(
+        self, address: str, certs: str | Path, *, coordinator_name: str = "coordinator"
+    ) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+        async def connect() -> AsyncLabelClient:
+            return AsyncLabelClient(address, certs, coordinator_name=coordinator_name)
+
+        try:
+            self._client = self._wait(connect())
+        except BaseException:
+            self._stop()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connection and ends the thread."""
+        if self._thread.is_alive():
+            self._wait(self._client.close())
+            self._stop()
+
+    def label(self, queries: npt.ArrayLike, plan: Plan) -> LabelResult:
+        """Labels a batch."""
+        return self._wait(self._client.label(queries, plan))
+
+    def stream(self, queries: npt.ArrayLike, plan: Plan) -> Iterator[Progress | LabelResult]:
+        """Labels a batch: progress as it happens, then the result."""
+        return self._iterate(self._client.stream(queries, plan))
+
+    def service(self) -> label_pb2.GetServiceResponse:
+        """Who attends, and the defaults."""
+        return self._wait(self._client.service())
+
+    def rounds(self) -> Sequence[label_pb2.RoundSummary]:
+        """This client's rounds, oldest first."""
+        return self._wait(self._client.rounds())
+
+    def round(self, round_id: str) -> label_pb2.GetRoundResponse:
+        """A round's state and, if it is complete, its labels."""
+        return self._wait(self._client.round(round_id))
+
+    def train(
+        self, round_ids: Sequence[str] = (), seed: int = 0
+    ) -> Iterator[model_pb2.TrainProgress | model_pb2.Model]:
+        """Trains a new version of the global model: progress, then the model's description."""
+        return self._iterate(self._client.train(round_ids, seed))
+
+    def models(self) -> Sequence[model_pb2.Model]:
+        """All versions, oldest first."""
+        return self._wait(self._client.models())
+
+    def model(self, version: int = 0) -> tuple[model_pb2.Model, bytes]:
+        """A version's description and its safetensors file; 0 is the newest."""
+        return self._wait(self._client.model(version))
+
+    def predict(self, inputs: npt.ArrayLike, version: int = 0) -> npt.NDArray[np.int64]:
+        """What the global model says of these inputs."""
+        return self._wait(self._client.predict(inputs, version))
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _iterate(self, events: AsyncIterator[T]) -> Iterator[T]:
+        async def step() -> T | None:
+            return await anext(events, None)
+
+        async def close() -> None:
+            await events.aclose()  # type: ignore[attr-defined]
+
+        try:
+            while (event := self._wait(step())) is not None:
+                yield event
+        finally:
+            self._wait(close())
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def _requests(queries: npt.NDArray[Any], plan: Plan) -> Iterator[label_pb2.RequestLabelsRequest]:
+    yield label_pb2.RequestLabelsRequest(plan=plan.message())
+    for tensor in wire.chunks(queries):
+        yield label_pb2.RequestLabelsRequest(queries=tensor)
+
+
+def _result(
+    completed: label_pb2.RoundCompleted,
+    parts: Sequence[label_pb2.Labels],
+    spec: common_pb2.RoundSpec | None,
+) -> LabelResult:
+    width = parts[0].width if parts else 1
+    ordered = sorted(parts, key=lambda part: part.offset)
+    flat = np.concatenate([np.array(part.values, dtype=np.int64) for part in ordered])
+    return LabelResult(
+        round_id=completed.round_id,
+        labels=flat if width == 1 else flat.reshape(-1, width),
+        cost=completed.cost,
+        contributors=completed.contributors,
+        absences={absence.agent: absence.reason for absence in completed.absences},
+        spec=spec,
+    )
+
+
+async def _call(call: Awaitable[T]) -> T:
+    try:
+        return await call
+    except grpc.RpcError as error:
+        raise VoteError.from_rpc(error, _WHO) from error

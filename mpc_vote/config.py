@@ -1,0 +1,157 @@
+"""One settings model per command: a TOML file, then the environment, then flags; unknown keys
+refused.
+
+A command's model names its flags. `--config FILE` points at the file; variables are called
+`MPC_VOTE_<COMMAND>_<KEY>`. Secrets are never settings: keys stay in files that settings point at.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import AfterValidator, Field, ValidationError
+from pydantic_settings import BaseSettings, CliApp, CliSettingsSource, SettingsConfigDict
+
+from mpc_vote.identity import NAME_PATTERN
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+class ConfigError(Exception):
+    """Settings that can't be used, with a sentence per mistake."""
+
+
+def _address(value: str) -> str:
+    host, _, port = value.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65_535:
+        raise ValueError(f"{value!r} is not host:port with a port from 0 to 65535")
+    return value
+
+
+def _parties(value: dict[str, str]) -> dict[str, str]:
+    if len(value) < 2:
+        raise ValueError("at least two parties are needed, as name=host:port")
+    for name in value:
+        _name(name)
+    return {name: _address(address) for name, address in value.items()}
+
+
+def _name(value: str) -> str:
+    if not NAME_PATTERN.fullmatch(value):
+        raise ValueError(f"{value!r} is not a name: use lower-case letters, digits and dashes")
+    return value
+
+
+def _level(value: str) -> str:
+    if value not in LOG_LEVELS:
+        raise ValueError(f"choose one of {', '.join(LOG_LEVELS)}")
+    return value
+
+
+Address = Annotated[str, AfterValidator(_address)]
+Name = Annotated[str, AfterValidator(_name)]
+Parties = Annotated[dict[str, str], AfterValidator(_parties)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Probability = Annotated[float, Field(gt=0, lt=1)]
+
+
+class Settings(BaseSettings):
+    """What every command's settings share."""
+
+    command: ClassVar[str]
+
+    model_config = SettingsConfigDict(
+        extra="forbid",
+        frozen=True,
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_hide_none_type=True,
+        nested_model_default_partial_update=False,
+    )
+
+    config: Path | None = Field(None, description="TOML file with any of these settings")
+    log_level: Annotated[str, AfterValidator(_level)] = Field(
+        "info", description="debug, info, warning or error; to standard error"
+    )
+
+
+class RoleSettings(Settings):
+    """What every process of the service has."""
+
+    certs: Path = Field(description="folder with ca.pem, cert.pem and key.pem of this process")
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def load(model: type[S], arguments: Sequence[str]) -> S:
+    """The settings of a command from file, environment and flags; flags win."""
+    prefix = f"MPC_VOTE_{model.command.upper()}_"
+    known = {prefix + name.upper() for name in model.model_fields}
+    for variable in os.environ:
+        if variable.startswith(prefix) and variable not in known:
+            raise ConfigError(
+                f"the variable {variable} is not known; known: {', '.join(sorted(known))}"
+            )
+
+    path = _config_path(arguments) or os.environ.get(f"{prefix}CONFIG")
+    from_file = _read_toml(Path(path)) if path else {}
+
+    class Bound(model):  # type: ignore[valid-type,misc]
+        @classmethod
+        def settings_customise_sources(
+            cls, settings_cls: Any, init_settings: Any, env_settings: Any, **_: Any
+        ) -> tuple[Any, ...]:
+            return (env_settings, init_settings)
+
+    Bound.__name__ = model.__name__
+    Bound.__doc__ = model.__doc__
+    Bound.model_config["env_prefix"] = prefix
+    source: CliSettingsSource[Any] = CliSettingsSource(
+        Bound, cli_prog_name=f"mpc-vote {model.command}", cli_exit_on_error=True
+    )
+    try:
+        settings: S = CliApp.run(
+            Bound, cli_args=list(arguments), cli_settings_source=source, **from_file
+        )
+    except ValidationError as error:
+        raise ConfigError(_explain(error)) from error
+    return settings
+
+
+def _config_path(arguments: Sequence[str]) -> str | None:
+    for position, argument in enumerate(arguments):
+        if argument.startswith("--config="):
+            return argument.removeprefix("--config=")
+        if argument == "--config" and position + 1 < len(arguments):
+            return arguments[position + 1]
+    return None
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            content = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"can't read the settings in {path}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    return {key.replace("-", "_"): value for key, value in content.items()}
+
+
+def _explain(error: ValidationError) -> str:
+    lines = []
+    for mistake in error.errors(include_url=False):
+        name = ".".join(str(part) for part in mistake["loc"]).replace("_", "-")
+        if mistake["type"] == "missing":
+            text = f"is missing: pass --{name}, or set it in the file or the environment"
+        elif mistake["type"] == "extra_forbidden":
+            text = "is not a setting of this command"
+        else:
+            text = mistake["msg"].removeprefix("Value error, ")
+        lines.append(f"{name}: {text}")
+    return "; ".join(lines)

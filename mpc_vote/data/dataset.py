@@ -1,0 +1,64 @@
+"""Labelled points, checked once where they enter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float32]
+LabelArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Points `x` of shape (n, ...) with labels `y` in 0..classes-1; n may be 0."""
+
+    name: str
+    x: FloatArray
+    y: LabelArray
+    classes: int
+
+    def __post_init__(self) -> None:
+        check_points(self.x)
+        check_labels(self.y, self.classes)
+        if len(self.x) != len(self.y):
+            raise ValueError(f"there are {len(self.x)} points but {len(self.y)} labels")
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one point."""
+        return tuple(self.x.shape[1:])
+
+    def take(self, rows: npt.NDArray[np.int64], name: str | None = None) -> Dataset:
+        """The chosen rows, copied, under a new name where one is given."""
+        return replace(self, name=name or self.name, x=self.x[rows], y=self.y[rows])
+
+
+def check_points(x: FloatArray) -> None:
+    """Refuse anything but finite float32 points of at least one dimension and one feature."""
+    if x.dtype != np.float32:
+        raise ValueError(f"points must be float32, got {x.dtype}")
+    if x.ndim < 2 or 0 in x.shape[1:]:
+        raise ValueError(f"points must have shape (n, ...) with features, got {x.shape}")
+    if not np.isfinite(x).all():
+        row = int(np.flatnonzero(~np.isfinite(x.reshape(len(x), -1)).all(axis=1))[0])
+        raise ValueError(f"point {row} holds NaN or infinity")
+
+
+def check_labels(y: LabelArray, classes: int) -> None:
+    """Refuse anything but a vector of int64 labels in 0..classes-1, with at least two classes."""
+    if classes < 2:
+        raise ValueError(f"at least two classes are needed, got {classes}")
+    if y.dtype != np.int64:
+        raise ValueError(f"labels must be int64, got {y.dtype}")
+    if y.ndim != 1:
+        raise ValueError(f"labels must be a vector, got shape {y.shape}")
+    outside = np.flatnonzero((y < 0) | (y >= classes))
+    if len(outside):
+        row = int(outside[0])
+        raise ValueError(f"label {int(y[row])} of point {row} is not in 0..{classes - 1}")

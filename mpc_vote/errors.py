@@ -1,0 +1,283 @@
+"""The catalogue of everything that can go wrong for a caller.
+
+Each entry has a stable name, a gRPC status and a sentence that says what happened and what to do.
+An error crosses the wire as `google.rpc.Status` with an `ErrorInfo` (name and values), and a
+`BadRequest`, `QuotaFailure` or `RetryInfo` where there is a field, a quota or a time to name.
+Values are public by construction: nothing about data, ballots, shares or keys is ever put in one.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+import grpc
+from google.rpc import error_details_pb2, status_pb2
+
+_DOMAIN = "mpc-vote"
+_STATUS_KEY = "grpc-status-details-bin"
+
+_BAD = grpc.StatusCode.INVALID_ARGUMENT
+_STATE = grpc.StatusCode.FAILED_PRECONDITION
+_QUOTA = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class ErrorKind(enum.Enum):
+    """Name -> (status, sentence). The name is the contract; the sentence is for people."""
+
+    # the request
+    PLAN_MISSING = (_BAD, "The first message carries no plan. Send one with the number of classes.")
+    QUERIES_EMPTY = (_BAD, "The batch has no queries. Send at least one row.")
+    QUERIES_TOO_MANY = (_BAD, "{got} queries were sent, at most {limit} fit. Split the batch.")
+    QUERIES_TOO_LARGE = (_BAD, "The queries take over {limit} bytes. Split the batch.")
+    QUERIES_DTYPE = (
+        _BAD,
+        "The queries have dtype {got}, the agents take {want}. Convert them first.",
+    )
+    QUERIES_SHAPE = (
+        _BAD,
+        "A query has shape {got}, the agents take {want}. Reshape the batch to (rows, *{want}).",
+    )
+    QUERIES_NOT_FINITE = (
+        _BAD,
+        "Query {row} holds NaN or infinity. Clean the batch and send again.",
+    )
+    TENSOR_MALFORMED = (
+        _BAD,
+        "A tensor of dtype {dtype} and shape {shape} needs {want} bytes, got {got}. "
+        "Send little-endian elements in C order.",
+    )
+    CLASSES_RANGE = (_BAD, "{got} classes were asked for; choose from {low} to {high}.")
+    CLASSES_MISMATCH = (
+        _BAD,
+        "{got} classes were asked for, but the attending agents answer {want}. "
+        "Ask for what they answer.",
+    )
+    METHOD_UNKNOWN = (_BAD, "{field} {got!r} is unknown. Choose one of: {want}.")
+    BALLOT_UNSUPPORTED = (
+        _STATE,
+        "No attending agent casts {got} ballots. Available: {want}.",
+    )
+    SIGMA_RANGE = (_BAD, "sigma must be a positive finite number of votes, got {got}.")
+    SIGMA_BELOW_POLICY = (
+        _BAD,
+        "sigma {got:g} is below the least that {who} accepts, {want:g}. Ask for at least that.",
+    )
+    DELTA_RANGE = (_BAD, "delta must lie strictly between 0 and 1, got {got}.")
+    TAU_RANGE = (_BAD, "tau must be from 1 to the number of attributes ({high}), got {got}.")
+    QUORUM_RANGE = (
+        _BAD,
+        "A quorum of {got} does not fit {roster} agents with {collusion} assumed to collude. "
+        "Choose from {low} to {roster}.",
+    )
+    TIMEOUT_RANGE = (_BAD, "answer_seconds must be from {low} to {high}, got {got}.")
+    REQUEST_ID_REUSED = (
+        grpc.StatusCode.ALREADY_EXISTS,
+        "request_id {got!r} was used for another batch or plan. Choose a new one.",
+    )
+    NAME_INVALID = (
+        _BAD,
+        "{field} {got!r} is not a valid name. Use lower-case letters, digits, dashes.",
+    )
+    SPEC_INVALID = (_BAD, "The round's spec is not acceptable: {why}.")
+    RANGE_OVERFLOW = (
+        _BAD,
+        "The totals of this round need {need} bits, {have} fit. Lower sigma, k or fraction bits.",
+    )
+
+    # who calls
+    UNAUTHENTICATED = (
+        grpc.StatusCode.UNAUTHENTICATED,
+        "The certificate names no role of this system. Use one made by `mpc-vote certs`.",
+    )
+    ROLE_REFUSED = (
+        grpc.StatusCode.PERMISSION_DENIED,
+        "{who} may not call {method}. It is for: {want}.",
+    )
+    NAME_REFUSED = (
+        grpc.StatusCode.PERMISSION_DENIED,
+        "{who} is not part of {what}. Check its configuration and certificate.",
+    )
+
+    # the state of the service
+    AGENTS_ABSENT = (
+        grpc.StatusCode.UNAVAILABLE,
+        "No agent attends. Start the agents, then ask again.",
+    )
+    PARTY_UNREACHABLE = (
+        grpc.StatusCode.UNAVAILABLE,
+        "{who} does not answer ({why}). Check that it runs and that the address and its "
+        "certificate are right.",
+    )
+    SERVICE_BUSY = (
+        _QUOTA,
+        "{got} rounds are open, which is the limit. Ask again later.",
+    )
+    SHUTTING_DOWN = (grpc.StatusCode.UNAVAILABLE, "{who} is shutting down. Ask again later.")
+    ROUND_UNKNOWN = (grpc.StatusCode.NOT_FOUND, "There is no round {round}. List the rounds.")
+    ROUND_CLOSED = (_STATE, "Round {round} takes no more shares: {why}.")
+    ROUND_SPENT = (
+        _STATE,
+        "Round {round} was opened before and can't be opened again. Ask for a new one.",
+    )
+    ROUND_AGGREGATED = (
+        _STATE,
+        "Round {round} was aggregated before. Shares are counted once: ask for a new round.",
+    )
+    SPEC_MISMATCH = (
+        grpc.StatusCode.ABORTED,
+        "The spec of round {round} differs from the one opened here. Ask for a new round.",
+    )
+    SHARES_MALFORMED = (_BAD, "The shares for round {round} are malformed: {why}.")
+    CONTRIBUTOR_UNKNOWN = (
+        _STATE,
+        "No share of agent {agent} with that submission is held for round {round}.",
+    )
+    QUORUM_MISSED = (
+        grpc.StatusCode.ABORTED,
+        "Round {round} ended with {got} of {want} needed agents. {why}",
+    )
+    COMMITTEE_DISAGREES = (
+        grpc.StatusCode.ABORTED,
+        "The parties of round {round} do not agree ({why}). Nothing was opened: ask again.",
+    )
+    DEAL_SPENT = (
+        _STATE,
+        "Material for session {session} was dealt to {who} before. It is used once, ever.",
+    )
+    DEAL_INVALID = (_BAD, "The request to the dealer is malformed: {why}.")
+    DEADLINE = (
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        "{what} did not finish within {seconds:g} s. Ask again, or allow more time.",
+    )
+    ROUND_FAILED = (grpc.StatusCode.ABORTED, "Round {round} failed: {why}")
+    POLICY_REFUSED = (_STATE, "The agent's policy refuses the round: {why}.")
+    BUDGET_EXHAUSTED = (
+        _QUOTA,
+        "The {level}-level privacy budget of {who} does not allow the round: epsilon {spent:g} is "
+        "spent, the round would make it {asked:g}, the limit is {limit:g} at delta {delta:g}.",
+    )
+
+    # the model
+    MODEL_UNKNOWN = (grpc.StatusCode.NOT_FOUND, "There is no model version {version}. Train one.")
+    TRAINING_BUSY = (_QUOTA, "A model is being trained. Ask again later.")
+    NOTHING_LABELLED = (_STATE, "No complete round has labels to train on. Ask for labels first.")
+    ROUNDS_UNLIKE = (
+        _BAD,
+        "Rounds of different classes, ballots or query shapes can't train one model: {why}.",
+    )
+    MULTI_LABEL_MODEL = (_BAD, "A model can't be trained on multi-label rounds.")
+
+    # set-up
+    PORT_IN_USE = (
+        grpc.StatusCode.UNAVAILABLE,
+        "Can't listen on {address}: it is in use or not of this machine. Choose another port.",
+    )
+    INTERNAL = (
+        grpc.StatusCode.INTERNAL,
+        "{who} failed unexpectedly ({why}). Its log says more.",
+    )
+
+    @property
+    def status(self) -> grpc.StatusCode:
+        """The gRPC status that the error travels under."""
+        return self.value[0]
+
+    @property
+    def sentence(self) -> str:
+        """The template of the sentence."""
+        return self.value[1]
+
+
+class VoteError(Exception):
+    """An entry of the catalogue with its values filled in."""
+
+    def __init__(
+        self,
+        kind: ErrorKind,
+        *,
+        field: str = "",
+        retry_after: float | None = None,
+        **values: object,
+    ) -> None:
+        self.kind = kind
+        self.field = field
+        self.retry_after = retry_after
+        self.message = kind.sentence.format(field=field, **values)
+        self.values: Mapping[str, str] = {key: str(value) for key, value in values.items()}
+        super().__init__(self.message)
+
+    @property
+    def name(self) -> str:
+        """The stable name."""
+        return self.kind.name
+
+    def to_status(self) -> status_pb2.Status:
+        """The error as it crosses the wire."""
+        status = status_pb2.Status(code=self.kind.status.value[0], message=self.message)
+        info = error_details_pb2.ErrorInfo(reason=self.name, domain=_DOMAIN)
+        info.metadata.update(self.values)
+        status.details.add().Pack(info)
+        if self.field:
+            violation = error_details_pb2.BadRequest.FieldViolation(
+                field=self.field, description=self.message
+            )
+            status.details.add().Pack(error_details_pb2.BadRequest(field_violations=[violation]))
+        if self.kind.status is _QUOTA:
+            quota = error_details_pb2.QuotaFailure.Violation(
+                subject=self.values.get("level", "rounds"), description=self.message
+            )
+            status.details.add().Pack(error_details_pb2.QuotaFailure(violations=[quota]))
+        if self.retry_after is not None:
+            retry = error_details_pb2.RetryInfo()
+            retry.retry_delay.FromNanoseconds(int(self.retry_after * 1e9))
+            status.details.add().Pack(retry)
+        return status
+
+    def trailing_metadata(self) -> tuple[tuple[str, bytes], ...]:
+        """What a server attaches so that `from_rpc` finds the error again."""
+        return ((_STATUS_KEY, self.to_status().SerializeToString()),)
+
+    @classmethod
+    def from_rpc(cls, error: grpc.RpcError, who: str) -> VoteError:
+        """The error that a peer sent, or what its silence means."""
+        status = _status_of(error)
+        for detail in status.details if status is not None else ():
+            info = error_details_pb2.ErrorInfo()
+            if detail.Is(info.DESCRIPTOR) and detail.Unpack(info) and info.domain == _DOMAIN:
+                return _rebuild(cls, info.reason, status.message if status else "", info.metadata)
+        code = error.code() if isinstance(error, grpc.Call) else grpc.StatusCode.UNKNOWN
+        text = (error.details() or "") if isinstance(error, grpc.Call) else str(error)
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return cls(ErrorKind.DEADLINE, what=f"The call to {who}", seconds=0)
+        return cls(ErrorKind.PARTY_UNREACHABLE, who=who, why=_short(code, text))
+
+
+def _status_of(error: grpc.RpcError) -> status_pb2.Status | None:
+    if not isinstance(error, grpc.Call):
+        return None
+    for key, value in error.trailing_metadata() or ():
+        if key == _STATUS_KEY:
+            raw = value if isinstance(value, bytes) else value.encode()
+            return status_pb2.Status.FromString(raw)
+    return None
+
+
+def _rebuild(cls: type[VoteError], name: str, message: str, values: Mapping[str, str]) -> VoteError:
+    """An error with the peer's own sentence; one this version doesn't know stays readable."""
+    error = cls.__new__(cls)
+    Exception.__init__(error, message)
+    error.kind = ErrorKind[name] if name in ErrorKind.__members__ else ErrorKind.INTERNAL
+    error.field, error.retry_after = "", None
+    error.message, error.values = message, dict(values)
+    return error
+
+
+def _short(code: grpc.StatusCode, text: str) -> str:
+    lowered = text.lower()
+    for mark in ("certificate", "handshake", "ssl"):
+        if mark in lowered:
+            return "the TLS handshake failed: wrong, unknown or expired certificate"
+    if "refused" in lowered:
+        return "connection refused"
+    return code.name.lower().replace("_", " ")

@@ -1,0 +1,99 @@
+"""Votes of nearest neighbours (kNN-DPFL): the labels of an agent's k points nearest to a query.
+
+The privacy of a count ballot rests on one fact: adding, removing or replacing one private point
+changes at most one neighbour of a query. That holds only if a point's distance does not depend on
+the other points and ties are broken in one fixed order. Hence no BLAS, whose rounding depends on a
+point's place in its block, and always faiss's heap, which orders by distance and then by index.
+"""
+
+from __future__ import annotations
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+
+from mpc_vote.data.dataset import FloatArray, LabelArray, check_labels, check_points
+from mpc_vote.learning.features import feature_map
+
+_NEVER = 2**31 - 1
+
+
+class KnnVoter:
+    """An agent's private points, ready to be asked for the labels nearest to public queries.
+
+    With a `reach`, only neighbours within a radius count: the distance from the query to the
+    nearest such share of the *other queries*. That is public, so the sensitivity stays; and an
+    agent that never saw a query's class abstains instead of voting for the likeliest wrong one.
+    """
+
+    def __init__(
+        self,
+        x: FloatArray,
+        y: LabelArray,
+        classes: int,
+        k: int,
+        *,
+        features: str = "raw",
+        reach: float | None = None,
+    ) -> None:
+        check_points(x)
+        check_labels(y, classes)
+        if len(x) != len(y):
+            raise ValueError(f"there are {len(x)} points but {len(y)} labels")
+        if len(x) == 0:
+            raise ValueError("an agent without points can't vote")
+        if k < 1:
+            raise ValueError(f"k must be at least 1, got {k}")
+        if reach is not None and not 0 < reach < 1:
+            raise ValueError(f"reach must lie strictly between 0 and 1, got {reach}")
+        self.classes = classes
+        self.k = k
+        self._shape = x.shape[1:]
+        self._reach = reach
+        self._features = feature_map(features)
+        self._labels = y.copy()
+        self._index = _index(self._features(x))
+
+    def counts(self, queries: FloatArray) -> npt.NDArray[np.int64]:
+        """Labels of the nearest points per query, (rows, classes); a row sums to at most k."""
+        check_points(queries)
+        if queries.shape[1:] != self._shape:
+            raise ValueError(f"a query has shape {queries.shape[1:]}, the points {self._shape}")
+        if len(queries) == 0:
+            return np.zeros((0, self.classes), dtype=np.int64)
+        vectors = self._features(queries)
+        distances, nearest = _nearest(self._index, vectors, self.k)
+        counted = np.ones(distances.shape, dtype=np.bool_)
+        if self._reach is not None:
+            counted = distances <= _radius(vectors, self._reach)[:, None]
+        rows = np.nonzero(counted)[0]
+        cells = rows * self.classes + self._labels[nearest[counted]]
+        votes = np.bincount(cells, minlength=len(queries) * self.classes)
+        return votes.reshape(len(queries), self.classes).astype(np.int64)
+
+
+def _radius(queries: FloatArray, reach: float) -> FloatArray:
+    """Squared distance within which the nearest `reach` of the other queries lie, at least one."""
+    if len(queries) < 2:
+        return np.full(len(queries), np.inf, dtype=np.float32)
+    rank = max(1, int(reach * (len(queries) - 1)))
+    distances, _ = _nearest(_index(queries), queries, rank + 1)
+    return distances[:, -1]
+
+
+def _index(points: FloatArray) -> faiss.IndexFlatL2:
+    """An exact index that holds its own copy of the points."""
+    index = faiss.IndexFlatL2(points.shape[1])
+    index.add(points)
+    return index
+
+
+def _nearest(
+    index: faiss.IndexFlatL2, queries: FloatArray, k: int
+) -> tuple[FloatArray, npt.NDArray[np.int64]]:
+    """Squared distances and places of the k nearest points, or of all, nearest first."""
+    faiss.omp_set_num_threads(1)
+    faiss.cvar.distance_compute_blas_threshold = _NEVER
+    faiss.cvar.distance_compute_min_k_reservoir = _NEVER
+    distances, nearest = index.search(queries, min(k, index.ntotal))
+    return distances, nearest

@@ -1,0 +1,71 @@
+"""How a command runs as a process: logging, signals, and mistakes told in a sentence instead of a
+traceback."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from mpc_vote.config import ConfigError, Settings, load
+from mpc_vote.errors import VoteError
+from mpc_vote.identity import IdentityError
+
+_EXIT_FAILED = 1
+_EXIT_USAGE = 2
+_EXIT_INTERRUPTED = 130
+
+S = TypeVar("S", bound=Settings)
+
+
+class CommandError(Exception):
+    """A command can't do its work; the sentence says why and what to do."""
+
+
+def run(
+    model: type[S],
+    arguments: Sequence[str],
+    main: Callable[[S], Coroutine[Any, Any, None]],
+) -> int:
+    """Loads a command's settings, runs it, and returns the exit code."""
+    name = f"mpc-vote {model.command}"
+    try:
+        settings = load(model, arguments)
+        logging.basicConfig(
+            level=settings.log_level.upper(),
+            stream=sys.stderr,
+            format="%(asctime)s %(levelname)s %(message)s",
+        )
+        asyncio.run(main(settings))
+    except ConfigError as error:
+        return _fail(name, str(error), _EXIT_USAGE)
+    except VoteError as error:
+        return _fail(name, f"{error.name}: {error.message}", _EXIT_FAILED)
+    except (CommandError, IdentityError) as error:
+        return _fail(name, str(error), _EXIT_FAILED)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return _fail(name, "interrupted", _EXIT_INTERRUPTED)
+    return 0
+
+
+def _fail(name: str, why: str, code: int) -> int:
+    print(f"{name}: error: {why}", file=sys.stderr, flush=True)
+    return code
+
+
+@contextlib.asynccontextmanager
+async def until_stopped() -> AsyncIterator[asyncio.Event]:
+    """An event that SIGTERM or SIGINT sets, so that a role can stop in good order."""
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    try:
+        yield stopped
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)

@@ -1,0 +1,64 @@
+"""Integers modulo 2^b, kept in unsigned 64-bit words, and their packing for the wire.
+
+Reduction from 2^64 to 2^b is a ring homomorphism: the low b bits of additive shares are additive
+shares of the low b bits. So everything is computed in 64-bit words and cut to b bits only where it
+is sent.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+WORD_BITS = 64
+
+Words = npt.NDArray[np.uint64]
+
+
+def packed_size(count: int, bits: int) -> int:
+    """Bytes that `count` values of `bits` bits take."""
+    return (count * bits + 7) // 8
+
+
+def pack(values: Words, bits: int) -> bytes:
+    """The low `bits` bits of each value, one after the other, least significant bit first."""
+    _check(bits)
+    flat = np.ascontiguousarray(values, dtype="<u8").reshape(-1)
+    octets = flat.view(np.uint8).reshape(-1, 8)
+    if bits % 8 == 0:
+        return octets[:, : bits // 8].tobytes()
+    rows = np.unpackbits(octets, axis=1, bitorder="little", count=bits)
+    return np.packbits(rows, bitorder="little").tobytes()
+
+
+def unpack(data: bytes, bits: int, count: int) -> Words:
+    """The inverse of `pack`."""
+    _check(bits)
+    if len(data) != packed_size(count, bits):
+        raise ValueError(f"{count} values of {bits} bits take {packed_size(count, bits)} bytes")
+    raw = np.frombuffer(data, dtype=np.uint8)
+    octets = np.zeros((count, 8), dtype=np.uint8)
+    if bits % 8 == 0:
+        octets[:, : bits // 8] = raw.reshape(count, bits // 8)
+    else:
+        rows = np.unpackbits(raw, bitorder="little", count=count * bits).reshape(count, bits)
+        packed = np.packbits(rows, axis=1, bitorder="little")
+        octets[:, : packed.shape[1]] = packed
+    return octets.view("<u8").reshape(count)
+
+
+def signed(values: Words, bits: int) -> npt.NDArray[np.int64]:
+    """Representatives in [-2^(bits-1), 2^(bits-1))."""
+    _check(bits)
+    shift = np.uint64(WORD_BITS - bits)
+    return (values << shift).view(np.int64) >> np.int64(WORD_BITS - bits)
+
+
+def bits_for(bound: int) -> int:
+    """The least b such that |x| <= bound means |x| < 2^(b-2): differences keep their sign."""
+    return max(bound, 1).bit_length() + 2
+
+
+def _check(bits: int) -> None:
+    if not 1 <= bits <= WORD_BITS:
+        raise ValueError(f"ring of 2^{bits}: bits must be from 1 to {WORD_BITS}")

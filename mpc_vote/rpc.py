@@ -1,0 +1,209 @@
+"""gRPC the way every role does it: mutual TLS, callers checked by role, errors from the catalogue.
+
+A servicer's method says who may call it with `@allowed(...)`; `Server` refuses to start with a
+method that doesn't. Health says SERVING only while the role's own check says that it can do its
+work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import functools
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from mpc_vote.errors import ErrorKind, VoteError
+from mpc_vote.identity import (
+    Credentials,
+    Identity,
+    Role,
+    channel_options,
+    peer_identity,
+    server_options,
+)
+
+log = logging.getLogger(__name__)
+
+_PACKAGE = "mpcvote.v1"
+_HEALTH_SECONDS = 1.0
+_GRACE_SECONDS = 2.0
+_PROBE_SECONDS = 3.0
+
+_caller: contextvars.ContextVar[Identity] = contextvars.ContextVar("caller")
+
+# A generated function that adds a servicer to a server, and the servicer.
+Service = tuple[Callable[..., None], object]
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def caller() -> Identity:
+    """Who made the call that is being served."""
+    return _caller.get()
+
+
+def allowed(*roles: Role) -> Callable[[Method], Method]:
+    """Marks a servicer's method with the roles that may call it, and guards it."""
+
+    def decorate(method: Method) -> Method:
+        name = method.__name__
+
+        async def admit(context: grpc.aio.ServicerContext[Any, Any]) -> None:
+            identity = peer_identity(context.auth_context())
+            if identity is None:
+                raise VoteError(ErrorKind.UNAUTHENTICATED)
+            if identity.role not in roles:
+                want = ", ".join(role.value for role in roles)
+                raise VoteError(ErrorKind.ROLE_REFUSED, who=identity, method=name, want=want)
+            _caller.set(identity)
+
+        if inspect.isasyncgenfunction(method):
+
+            @functools.wraps(method)
+            async def stream(self: Any, request: Any, context: Any) -> AsyncIterator[Any]:
+                async with _reported(context, name):
+                    await admit(context)
+                    async with contextlib.aclosing(method(self, request, context)) as events:
+                        async for event in events:
+                            yield event
+
+            guarded: Any = stream
+        else:
+
+            @functools.wraps(method)
+            async def unary(self: Any, request: Any, context: Any) -> Any:
+                async with _reported(context, name):
+                    await admit(context)
+                    return await method(self, request, context)
+
+            guarded = unary
+        guarded.__allowed__ = roles
+        result: Method = guarded
+        return result
+
+    return decorate
+
+
+@contextlib.asynccontextmanager
+async def _reported(context: Any, name: str) -> AsyncIterator[None]:
+    """Turns an exception into a status with details; what is not in the catalogue is logged."""
+    try:
+        yield
+    except VoteError as error:
+        await _abort(context, error)
+    except (asyncio.CancelledError, grpc.aio.AbortError, GeneratorExit):
+        raise
+    except Exception as error:
+        log.exception("%s failed", name)
+        who = type(error).__name__
+        await _abort(context, VoteError(ErrorKind.INTERNAL, who=name, why=who))
+
+
+async def _abort(context: Any, error: VoteError) -> None:
+    log.info("refused: %s: %s", error.name, error.message)
+    await context.abort(error.kind.status, error.message, error.trailing_metadata())
+
+
+class Server:
+    """A role's server on one address."""
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        listen: str,
+        services: Sequence[Service],
+        check: Callable[[], Awaitable[Mapping[str, bool]]],
+    ) -> None:
+        self._server = grpc.aio.server(options=server_options())
+        self._health = health.aio.HealthServicer()
+        self._check = check
+        self._listen = listen
+        self._names = [_service_name(servicer) for _, servicer in services]
+        for register, servicer in services:
+            register(servicer, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflected = [*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME]
+        reflection.enable_server_reflection(reflected, self._server)
+        try:
+            self.port = self._server.add_secure_port(listen, credentials.server_credentials())
+        except RuntimeError as error:
+            raise VoteError(ErrorKind.PORT_IN_USE, address=listen) from error
+        if self.port == 0:
+            raise VoteError(ErrorKind.PORT_IN_USE, address=listen)
+        self._watch: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Serves; health follows within a second."""
+        await self._server.start()
+        self._watch = asyncio.create_task(self._follow_health())
+
+    async def stop(self) -> None:
+        """Says NOT_SERVING, lets calls end, closes."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(_GRACE_SECONDS)
+
+    async def _follow_health(self) -> None:
+        while True:
+            try:
+                states = dict(await self._check())
+            except Exception:
+                log.exception("the health check failed")
+                states = {}
+            # The server as a whole serves while every one of its services does.
+            states[""] = bool(states) and all(states.values())
+            for name in ["", *self._names]:
+                serving = states.get(name, False)
+                response = health_pb2.HealthCheckResponse
+                await self._health.set(name, response.SERVING if serving else response.NOT_SERVING)
+            await asyncio.sleep(_HEALTH_SECONDS)
+
+
+def _service_name(servicer: object) -> str:
+    """The full name of the service that a servicer implements, once all its methods are guarded."""
+    base = next(c for c in type(servicer).__mro__ if c.__module__.endswith("_pb2_grpc"))
+    for name, _ in inspect.getmembers(base, inspect.isfunction):
+        if not hasattr(getattr(servicer, name), "__allowed__"):
+            raise TypeError(f"{type(servicer).__name__}.{name} does not say who may call it")
+    return f"{_PACKAGE}.{base.__name__.removesuffix('Servicer')}"
+
+
+def dial(credentials: Credentials, address: str, server: Identity) -> grpc.aio.Channel:
+    """A channel on which only `server` can answer: its certificate is checked for role and name."""
+    return grpc.aio.secure_channel(
+        address, credentials.channel_credentials(), options=channel_options(server)
+    )
+
+
+async def is_serving(channel: grpc.aio.Channel, service: str = "") -> bool:
+    """Whether a server on the channel answers and says that it, or one service, can work."""
+    stub = health_pb2_grpc.HealthStub(channel)
+    try:
+        request = health_pb2.HealthCheckRequest(service=service)
+        response = await stub.Check(request, timeout=_PROBE_SECONDS)
+    except grpc.RpcError:
+        return False
+    serving: bool = response.status == health_pb2.HealthCheckResponse.SERVING
+    return serving
+
+
+async def answers(channels: Iterable[grpc.aio.Channel]) -> bool:
+    """Whether every server can be reached and authenticated, whatever its own health."""
+
+    async def one(channel: grpc.aio.Channel) -> bool:
+        try:
+            await asyncio.wait_for(channel.channel_ready(), _PROBE_SECONDS)
+        except TimeoutError:
+            return False
+        return True
+
+    return all(await asyncio.gather(*(one(channel) for channel in channels)))

@@ -1,0 +1,217 @@
+"""A round's spec: parsed, checked, and with everything that follows from it.
+
+Each role that receives a spec parses it itself and refuses one that doesn't hold together, so
+nobody relies on the coordinator having checked it. The digest of the bytes is what roles compare.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from dataclasses import dataclass
+from functools import cached_property
+
+from mpc_vote import ballots, noise, ring
+from mpc_vote.argmax.stock import MaxMethod, StockArgmax
+from mpc_vote.ballots import BallotKind
+from mpc_vote.errors import ErrorKind, VoteError
+from mpc_vote.identity import NAME_PATTERN
+from mpc_vote.privacy.mechanisms import SkellamVote
+from mpc_vote.proto.mpcvote.v1 import common_pb2
+
+MAX_QUERIES = 10_000
+MAX_QUERY_BYTES = 256 << 20
+MAX_CLASSES = 1_000
+MAX_AGENTS = 4_096
+MAX_PARTIES = 16
+MAX_K = 1 << 20
+DIGEST_BYTES = 32
+# A total outside the ring would give a wrong label: allowed with this probability in a whole round.
+OVERFLOW_PROBABILITY = 2.0**-60
+
+BALLOTS = {
+    common_pb2.BALLOT_KIND_ONE_HOT: BallotKind.ONE_HOT,
+    common_pb2.BALLOT_KIND_KNN_FREQUENCY: BallotKind.KNN_FREQUENCY,
+    common_pb2.BALLOT_KIND_KNN_COUNT: BallotKind.KNN_COUNT,
+    common_pb2.BALLOT_KIND_MULTI_LABEL: BallotKind.MULTI_LABEL,
+}
+BALLOT_CODES = {kind: code for code, kind in BALLOTS.items()}
+
+ENGINES = {
+    common_pb2.ENGINE_STOCK_PAIRWISE: MaxMethod.PAIRWISE,
+    common_pb2.ENGINE_STOCK_LOG_REDUCTION: MaxMethod.LOG_REDUCTION,
+    common_pb2.ENGINE_STOCK_DOUBLE_LOG_REDUCTION: MaxMethod.DOUBLE_LOG_REDUCTION,
+    common_pb2.ENGINE_STOCK_ACCELERATED_CASCADE: MaxMethod.ACCELERATED_CASCADE,
+}
+ENGINE_CODES = {method: code for code, method in ENGINES.items()}
+
+KNN_BALLOTS = (BallotKind.KNN_FREQUENCY, BallotKind.KNN_COUNT)
+
+
+def default_fraction_bits(kind: BallotKind, ks: list[int]) -> int:
+    """Four bits, and enough more for a frequency ballot to tell 1/k of a vote apart."""
+    if kind is BallotKind.KNN_FREQUENCY:
+        return 4 + math.ceil(math.log2(max(ks)))
+    return 4
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A valid spec."""
+
+    wire: bytes
+    message: common_pb2.RoundSpec
+
+    @classmethod
+    def seal(cls, message: common_pb2.RoundSpec) -> Spec:
+        """Fixes a spec's bytes; the coordinator's side of `parse`."""
+        return cls.parse(message.SerializeToString(deterministic=True))
+
+    @classmethod
+    def parse(cls, wire: bytes) -> Spec:
+        """Reads and checks a spec."""
+        try:
+            message = common_pb2.RoundSpec.FromString(wire)
+        except Exception as error:
+            raise VoteError(ErrorKind.SPEC_INVALID, why="it can't be read") from error
+        spec = cls(wire, message)
+        spec._check()
+        return spec
+
+    @cached_property
+    def digest(self) -> bytes:
+        """What roles compare."""
+        return hashlib.sha256(self.wire).digest()
+
+    @property
+    def round_id(self) -> str:
+        return self.message.round_id
+
+    @cached_property
+    def ballot(self) -> BallotKind:
+        return BALLOTS[self.message.ballot]
+
+    @cached_property
+    def roster(self) -> dict[str, int]:
+        """Agents in order, with their public k."""
+        return {entry.agent: entry.k for entry in self.message.roster}
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        return tuple(self.message.parties)
+
+    @cached_property
+    def engine(self) -> StockArgmax:
+        return StockArgmax(ENGINES[self.message.engine])
+
+    @property
+    def query_shape(self) -> tuple[int, ...]:
+        return tuple(self.message.query_shape)
+
+    @property
+    def cells(self) -> int:
+        """Numbers in a whole ballot."""
+        return self.message.queries * self.message.classes
+
+    @property
+    def multi_label(self) -> bool:
+        return self.ballot is BallotKind.MULTI_LABEL
+
+    @property
+    def width(self) -> int:
+        """Labels per query."""
+        return self.message.classes if self.multi_label else 1
+
+    @property
+    def rows(self) -> int:
+        """Rows of the secure argmax: one per label."""
+        return self.message.queries * self.width
+
+    @property
+    def row_classes(self) -> int:
+        """Classes in a row of the secure argmax: no and yes for an attribute."""
+        return 2 if self.multi_label else self.message.classes
+
+    @cached_property
+    def agent_variance(self) -> float:
+        """Variance of one agent's noise, in units^2."""
+        m = self.message
+        return noise.per_agent_variance(m.sigma, m.fraction_bits, m.quorum, m.collusion)
+
+    @cached_property
+    def mechanism(self) -> SkellamVote:
+        """What the round costs: only noise that no coalition of the assumed size knows counts."""
+        m = self.message
+        ks, tau = list(self.roster.values()), m.tau or None
+        given = {"fraction_bits": m.fraction_bits, "ks": ks, "tau": tau}
+        return SkellamVote(
+            queries=m.queries,
+            variance=self.agent_variance * (m.quorum - m.collusion),
+            agent=ballots.agent_sensitivity(self.ballot, **given),  # type: ignore[arg-type]
+            instance=ballots.instance_sensitivity(self.ballot, **given),  # type: ignore[arg-type]
+        )
+
+    @cached_property
+    def total_bound(self) -> int:
+        """No total of honest agents exceeds this, but with probability OVERFLOW_PROBABILITY."""
+        m = self.message
+        ks, tau = list(self.roster.values()), m.tau or None
+        votes = len(self.roster) * ballots.max_entry(self.ballot, m.fraction_bits, ks, tau)
+        variance = len(self.roster) * self.agent_variance
+        return votes + noise.tail_bound(variance, OVERFLOW_PROBABILITY / max(1, self.cells))
+
+    def explicit_rank(self, agent: str) -> int:
+        """The party that gets this agent's explicit share."""
+        return list(self.roster).index(agent) % len(self.parties)
+
+    def seconds_left(self) -> float:
+        """Until the deadline."""
+        return self.message.deadline_unix_ms / 1000 - time.time()
+
+    def _check(self) -> None:
+        m = self.message
+        require(0 < m.queries <= MAX_QUERIES, f"queries must be 1 to {MAX_QUERIES}")
+        require(len(m.queries_digest) == DIGEST_BYTES, "the digest of the queries is missing")
+        require(
+            2 <= m.classes <= MAX_CLASSES or m.ballot == common_pb2.BALLOT_KIND_MULTI_LABEL,
+            f"classes must be 2 to {MAX_CLASSES}",
+        )
+        require(1 <= m.classes <= MAX_CLASSES, f"classes must be 1 to {MAX_CLASSES}")
+        require(m.ballot in BALLOTS, "the ballot kind is unknown")
+        require(m.engine in ENGINES, "the engine is unknown")
+        require(m.fraction_bits <= ballots.MAX_FRACTION_BITS, "too many fraction bits")
+        require(0 < m.sigma < math.inf, "sigma must be positive")
+        require(bool(NAME_PATTERN.fullmatch(m.round_id)), "the round id is malformed")
+        for names, what, low, high in (
+            ([entry.agent for entry in m.roster], "agents", 1, MAX_AGENTS),
+            (list(m.parties), "parties", 2, MAX_PARTIES),
+            ([m.dealer], "dealers", 1, 1),
+        ):
+            require(low <= len(names) <= high, f"there must be {low} to {high} {what}")
+            require(len(set(names)) == len(names), f"{what} are named twice")
+            require(all(NAME_PATTERN.fullmatch(n) for n in names), f"{what} are misnamed")
+        require(
+            m.collusion < m.quorum <= len(m.roster),
+            "the quorum must lie above the collusion bound and within the roster",
+        )
+        if self.ballot in KNN_BALLOTS:
+            require(all(0 < e.k <= MAX_K for e in m.roster), f"k must be 1 to {MAX_K}")
+        if self.multi_label:
+            require(0 < m.tau <= m.classes, "tau must be 1 to the number of attributes")
+        try:
+            need, have = self.total_bound, self.engine.largest_total(self.row_classes)
+        except ValueError as error:
+            raise VoteError(ErrorKind.SPEC_INVALID, why=str(error)) from error
+        require(self.agent_variance <= noise.MAX_STD**2, "the noise is too large: lower sigma")
+        require(m.ring_bits == self.engine.ring_bits, "the ring does not fit the engine")
+        if need > have:
+            raise VoteError(
+                ErrorKind.RANGE_OVERFLOW, need=ring.bits_for(need), have=ring.bits_for(have)
+            )
+
+
+def require(condition: bool, why: str) -> None:
+    """Refuses a spec, saying why."""
+    if not condition:
+        raise VoteError(ErrorKind.SPEC_INVALID, why=why)

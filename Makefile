@@ -106,11 +106,11 @@ $(TORCH_READY): $(LOCK_READY)
 	    echo "==> setup 3/4: torch $(TORCH) (from pip's own sources; $(TORCH_INDEX) does not answer)"
 	fi
 	$(PIP) $$index torch==$(TORCH)
-	$(BIN)/python -c 'import torch; print("    torch", torch.__version__, "loads")'
 	touch $@
 
 $(PROJECT_READY): $(TORCH_READY) pyproject.toml
 	@echo "==> setup 4/4: mpc-vote itself"
 	$(PIP) --no-deps --no-build-isolation --editable .
+	$(BIN)/python -c 'from mpc_vote.compat import versions; print("    loaded:", versions())'
 	touch $@
 	echo "    ready: $(BIN)/mpc-vote"

@@ -55,6 +55,7 @@ class Agent:
         self._coordinator = agent_pb2_grpc.AgentServiceStub(coordinator)
         self._parties = {n: party_pb2_grpc.PartyServiceStub(c) for n, c in parties.items()}
         self._busy: set[str] = set()
+        self._welcomed = False
         self._voting = asyncio.Lock()
 
     async def attend(self) -> None:
@@ -62,12 +63,14 @@ class Agent:
         low, high = _BACKOFF_SECONDS
         wait = low
         while True:
+            self._welcomed = False
             try:
                 await self._session()
-                wait = low
             except grpc.RpcError as error:
                 failure = VoteError.from_rpc(error, "The coordinator")
                 log.warning("not attending: %s", failure.message)
+            if self._welcomed:
+                wait = low
             # Spread over time, so that a restarted coordinator is not met by all agents at once.
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))
             wait = min(high, 2 * wait)
@@ -79,6 +82,7 @@ class Agent:
             await call.write(agent_pb2.AttendRequest(capabilities=self._capabilities))
             async for response in call:
                 if response.HasField("welcome"):
+                    self._welcomed = True
                     log.info("attending as %s", self._name)
                 elif len(rounds) < _MAX_ROUNDS_AT_ONCE:
                     task = asyncio.create_task(self._answer(response.announcement.spec, call))

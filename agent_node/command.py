@@ -30,7 +30,7 @@ async def serve_agent(settings: AgentSettings) -> None:
     name = credentials.identity.name
     try:
         voter, capabilities = await asyncio.to_thread(prepare, settings)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         raise CommandError(f"the data of agent {name} can't be used: {error}") from error
     async with contextlib.AsyncExitStack() as stack:
         budget = Budget(settings.budget_agent, settings.budget_instance, settings.delta)
@@ -49,10 +49,12 @@ async def serve_agent(settings: AgentSettings) -> None:
         async with process.until_stopped() as stopped:
             attending = asyncio.create_task(agent.attend())
             stopping = asyncio.create_task(stopped.wait())
-            await asyncio.wait({attending, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            stopping.cancel()
-            attending.cancel()
-            results = await asyncio.gather(attending, return_exceptions=True)
+            try:
+                await asyncio.wait({attending, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                stopping.cancel()
+                attending.cancel()
+                results = await asyncio.gather(attending, return_exceptions=True)
             if isinstance(results[0], Exception):
                 raise results[0]
             log.info("%s stopped", credentials.identity)

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import enum
 from pathlib import Path
 from typing import ClassVar
 
 from pydantic import Field
 
-from mpc_vote.config import Address, Name, Parties, Probability, RoleSettings
-
-
-class Method(enum.StrEnum):
-    """How an agent votes."""
-
-    AE = "ae"
-    KNN = "knn"
+from mpc_vote.config import Address, Method, Name, Parties, Probability, RoleSettings
 
 
 class AgentSettings(RoleSettings):

@@ -8,9 +8,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from agent_node.settings import AgentSettings, Method
+from agent_node.settings import AgentSettings
 from mpc_vote import ballots, wire
 from mpc_vote.ballots import BallotKind
+from mpc_vote.config import Method
 from mpc_vote.data.partition import load_part
 from mpc_vote.proto.mpcvote.v1 import agent_pb2
 from mpc_vote.spec import BALLOT_CODES, Spec
@@ -45,6 +46,20 @@ class Neighbours:
         return encode(counts, self.k, spec.message.fraction_bits)
 
 
+class Attributes:
+    """Multi-label: yes to the attributes that most of the nearest private points have."""
+
+    kinds: tuple[BallotKind, ...] = (BallotKind.MULTI_LABEL,)
+    k = 0
+
+    def __init__(self, scores: Callable[[Queries], npt.NDArray[np.float64]]) -> None:
+        self._scores = scores
+
+    def vote(self, spec: Spec, queries: Queries) -> Ballot:
+        message = spec.message
+        return ballots.multi_label(self._scores(queries), message.tau, message.fraction_bits)
+
+
 class LocalModel:
     """AE-DPFL (the paper's Algorithm 2): the class that the agent's own model predicts."""
 
@@ -63,7 +78,16 @@ def prepare(settings: AgentSettings) -> tuple[Voter, agent_pb2.Capabilities]:
     """Loads the private data and builds the index or trains the model."""
     data = load_part(settings.data)
     voter: Voter
-    if settings.method is Method.KNN:
+    if data.multi_label and settings.method is Method.AE:
+        raise ValueError("local models take one class per point; use --method knn for attributes")
+    if data.multi_label:
+        from mpc_vote.learning.knn import AttributeVoter
+
+        attributes = AttributeVoter(
+            data.x, data.y, data.classes, settings.neighbours, features=settings.features
+        )
+        voter = Attributes(attributes.scores)
+    elif settings.method is Method.KNN:
         from mpc_vote.learning.knn import KnnVoter
 
         index = KnnVoter(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -174,8 +174,15 @@ def _choose_agents(
     """Agents that can answer; if none can, the error names the first thing that doesn't fit."""
     if not present:
         raise VoteError(ErrorKind.AGENTS_ABSENT, retry_after=5.0)
-    offered = sorted({ballot for can in present.values() for ballot in can.ballots})
-    ballot = plan.ballot or (offered[0] if len(offered) == 1 else _preferred(offered))
+    offered = _ballots(present.values())
+    # Agents of another kind may attend too: the default is what those that fit can cast.
+    dtype, shape = wire.dtype_code(queries.dtype), queries.shape[1:]
+    fitting = [
+        can
+        for can in present.values()
+        if (can.classes, can.query_dtype, tuple(can.query_shape)) == (plan.classes, dtype, shape)
+    ]
+    ballot = plan.ballot or _preferred(_ballots(fitting) or offered)
 
     def keep(
         agents: Sequence[str], test: Callable[[agent_pb2.Capabilities], bool], error: VoteError
@@ -224,10 +231,14 @@ def _choose_agents(
     )
 
 
+def _ballots(capabilities: Iterable[agent_pb2.Capabilities]) -> list[BallotCode]:
+    return sorted({ballot for can in capabilities for ballot in can.ballots if ballot in BALLOTS})
+
+
 def _preferred(offered: Sequence[BallotCode]) -> BallotCode:
     """Where agents offer several: counts of neighbours, else whatever comes first."""
     count = common_pb2.BALLOT_KIND_KNN_COUNT
-    return count if count in offered else offered[0]
+    return count if count in offered or not offered else offered[0]
 
 
 def _offers(

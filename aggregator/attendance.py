@@ -44,7 +44,8 @@ class Ballots:
 @dataclass
 class _Seat:
     capabilities: agent_pb2.Capabilities
-    outbox: asyncio.Queue[agent_pb2.AttendResponse]
+    # None ends the stream.
+    outbox: asyncio.Queue[agent_pb2.AttendResponse | None]
 
 
 class Attendance(agent_pb2_grpc.AgentServiceServicer):
@@ -57,6 +58,12 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
     def present(self) -> dict[str, agent_pb2.Capabilities]:
         """Agents that attend, in the order of their names."""
         return {name: self._seats[name].capabilities for name in sorted(self._seats)}
+
+    def stop(self) -> None:
+        """Ends all streams; agents come back when there is somebody to come back to."""
+        for seat in self._seats.values():
+            with contextlib.suppress(asyncio.QueueFull):
+                seat.outbox.put_nowait(None)
 
     @contextlib.contextmanager
     def announce(self, spec: Spec, queries: Path) -> Iterator[Ballots]:
@@ -87,7 +94,7 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
     ) -> AsyncIterator[agent_pb2.AttendResponse]:
         name = rpc.caller().name
         requests = request_iterator.__aiter__()
-        first = await asyncio.wait_for(anext(requests), _HELLO_SECONDS)
+        first = await _first(requests)
         _check_capabilities(first.capabilities)
         if name not in self._seats and len(self._seats) >= MAX_AGENTS:
             raise VoteError(ErrorKind.SERVICE_BUSY, got=MAX_AGENTS, retry_after=60.0)
@@ -105,10 +112,12 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
             while not reader.done():
                 waiting = asyncio.create_task(seat.outbox.get())
                 await asyncio.wait({waiting, reader}, return_when=asyncio.FIRST_COMPLETED)
-                if waiting.done():
-                    yield waiting.result()
-                else:
+                if not waiting.done():
                     waiting.cancel()
+                elif (response := waiting.result()) is None:
+                    return
+                else:
+                    yield response
             await reader
         finally:
             reader.cancel()
@@ -150,6 +159,15 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
         queries = np.load(ballots.queries, mmap_mode="r", allow_pickle=False)
         for tensor in wire.chunks(queries):
             yield agent_pb2.FetchQueriesResponse(queries=tensor)
+
+
+async def _first(requests: AsyncIterator[agent_pb2.AttendRequest]) -> agent_pb2.AttendRequest:
+    """An agent's first message, which says what it can answer."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_HELLO_SECONDS):
+            async for request in requests:
+                return request
+    raise VoteError(ErrorKind.SPEC_INVALID, why="the agent did not say what it can answer")
 
 
 def _check_capabilities(capabilities: agent_pb2.Capabilities) -> None:

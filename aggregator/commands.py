@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import grpc
 
@@ -135,17 +135,32 @@ async def serve_coordinator(settings: CoordinatorSettings) -> None:
             (agent_pb2_grpc.add_AgentServiceServicer_to_server, attendance),
             (model_pb2_grpc.add_ModelServiceServicer_to_server, models),
         ]
+
+        async def close() -> None:
+            # Clients hear why their rounds end, and agents need not be cut off.
+            await labels.stop()
+            attendance.stop()
+
         server = rpc.Server(credentials, settings.listen, services, health)
-        await _serve(credentials, server)
+        await _serve(credentials, server, close)
 
 
-async def _serve(credentials: Credentials, server: rpc.Server) -> None:
+async def _nothing() -> None:
+    """Most roles have nothing to end before their server."""
+
+
+async def _serve(
+    credentials: Credentials,
+    server: rpc.Server,
+    close: Callable[[], Awaitable[None]] = _nothing,
+) -> None:
     async with process.until_stopped() as stopped:
         await server.start()
         log.info("%s serves on port %d", credentials.identity, server.port)
         try:
             await stopped.wait()
         finally:
+            await close()
             await server.stop()
             log.info("%s stopped", credentials.identity)
 

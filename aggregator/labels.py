@@ -48,6 +48,8 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
         self._max_open = max_open_rounds
         self._open: dict[str, tuple[Round, asyncio.Task[None]]] = {}
         self._arriving = 0
+        # Two calls under one request id must not both find that there is no such round yet.
+        self._named = asyncio.Lock()
 
     async def health(self) -> Mapping[str, bool]:
         """Labels can be had when every party can work and at least one agent attends."""
@@ -70,22 +72,28 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
         client = rpc.caller().name
         plan, queries = await read_request(request_iterator)
         fingerprint = plan.SerializeToString(deterministic=True) + wire.digest_of(queries)
-        record = self._resumed(client, plan.request_id, fingerprint)
-        if record is not None and record.round_id not in self._open:
-            async for response in _replay(record):
+        async with self._named if plan.request_id else contextlib.nullcontext():
+            round_ = await self._find(client, plan, queries, fingerprint)
+        if isinstance(round_, RoundRecord):
+            async for response in _replay(round_):
                 yield response
             return
-        round_ = (
-            self._open[record.round_id][0]
-            if record is not None
-            else await self._admit(client, plan, queries, fingerprint)
-        )
         async with contextlib.aclosing(round_.follow()) as events:
             async for event in events:
                 if event.HasField("completed") and round_.labels is not None:
                     for labels in _label_messages(round_.labels, round_.spec.width):
                         yield Response(labels=labels)
                 yield event
+
+    async def _find(
+        self, client: str, plan: label_pb2.LabelPlan, queries: Queries, fingerprint: bytes
+    ) -> Round | RoundRecord:
+        """The round that the request opens or joins, or the finished one that it asks for again."""
+        record = self._resumed(client, plan.request_id, fingerprint)
+        if record is None:
+            return await self._admit(client, plan, queries, fingerprint)
+        running = self._open.get(record.round_id)
+        return record if running is None else running[0]
 
     def _resumed(self, client: str, request_id: str, fingerprint: bytes) -> RoundRecord | None:
         if not request_id:

@@ -89,7 +89,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         self, request: model_pb2.PredictRequest, context: Any
     ) -> model_pb2.PredictResponse:
         model = self._model(request.version)
-        inputs = wire.from_tensor(request.inputs)
+        inputs = wire.from_tensor(request.inputs, "inputs")
         if inputs.shape[1:] != tuple(model.query_shape):
             raise VoteError(
                 ErrorKind.QUERIES_SHAPE,

@@ -91,10 +91,13 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         self, request: party_pb2.OpenRoundRequest, context: Any
     ) -> party_pb2.OpenRoundResponse:
         spec = Spec.parse(request.spec)
+        await self._check_reach()
         known = self._rounds.get(spec.round_id)
         if known is not None:
             if known.spec.digest != spec.digest or known.opened_by != rpc.caller():
                 raise VoteError(ErrorKind.SPEC_MISMATCH, round=spec.round_id)
+            if known.closed:
+                raise VoteError(ErrorKind.ROUND_SPENT, round=spec.round_id)
             return party_pb2.OpenRoundResponse(spec_digest=spec.digest)
         if spec.parties != self._parties or spec.message.dealer != self._dealer:
             what = "the committee of this round"
@@ -197,6 +200,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
                 seconds=time.monotonic() - started,
             )
             yield party_pb2.AggregateResponse(statistics=statistics)
+            await channel.finish()
         log.info("round %s aggregated: %d agents", spec.round_id, len(shares))
 
     def _label_shares(
@@ -217,6 +221,16 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             totals = sum_blocks(readers, rows * spec.row_classes)
         material.announce(spec.engine.plan(rows, spec.row_classes, channel.size))
         return spec.engine.run(totals, spec.row_classes, channel, material)
+
+    async def _check_reach(self) -> None:
+        """Refuses a round that could not be counted, before any agent spends anything on it."""
+        others = {f"Party {name}": channel for name, channel in self._peers.items()}
+        others["The dealer"] = self._dealer_channel
+        reached = await asyncio.gather(*(rpc.answers([channel]) for channel in others.values()))
+        for who, answered in zip(others, reached, strict=True):
+            if not answered:
+                why = f"party {self._name} has no connection to it"
+                raise VoteError(ErrorKind.PARTY_UNREACHABLE, who=who, why=why)
 
     async def _commit(
         self, round_: _Round, contributors: Sequence[party_pb2.Holding]

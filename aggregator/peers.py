@@ -9,6 +9,7 @@ frame to each peer, all at once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -32,6 +33,8 @@ class Link(Protocol):
 
     async def receive(self) -> party_pb2.PeerFrame | None: ...
 
+    async def finish(self) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -47,6 +50,11 @@ class _Dialled:
     async def receive(self) -> party_pb2.PeerFrame | None:
         response = await self._call.read()
         return response.frame if isinstance(response, party_pb2.ExchangeResponse) else None
+
+    async def finish(self) -> None:
+        # Cancelling would also take back frames that the peer has not read yet: it ends the stream.
+        await self._call.done_writing()
+        await self._call.read()
 
     def close(self) -> None:
         self._call.cancel()
@@ -71,6 +79,9 @@ class _Answered:
         request = await self._context.read()
         return request.frame if isinstance(request, party_pb2.ExchangeRequest) else None
 
+    async def finish(self) -> None:
+        self.close()
+
     def close(self) -> None:
         self.closed.set()
 
@@ -89,7 +100,8 @@ class PeerServicer(party_pb2_grpc.PeerServiceServicer):
         if not isinstance(request, party_pb2.ExchangeRequest):
             return
         link = _Answered(context, request.frame)
-        arrival = self._arrival(request.frame.hello.session_id, rpc.caller().name)
+        key = (request.frame.hello.session_id, rpc.caller().name)
+        arrival = self._arrival(*key)
         if arrival.done():
             raise VoteError(
                 ErrorKind.COMMITTEE_DISAGREES,
@@ -100,9 +112,12 @@ class PeerServicer(party_pb2_grpc.PeerServiceServicer):
         try:
             await asyncio.wait_for(link.claimed.wait(), _FRAME_SECONDS)
         except TimeoutError as error:
-            self._waiting.pop((request.frame.hello.session_id, rpc.caller().name), None)
             what = "The session's start"
             raise VoteError(ErrorKind.DEADLINE, what=what, seconds=_FRAME_SECONDS) from error
+        finally:
+            # Nobody came for it, or the peer hung up: it must not keep a place.
+            if not link.claimed.is_set() and self._waiting.get(key) is arrival:
+                del self._waiting[key]
         await link.closed.wait()
 
     async def await_stream(self, session_id: str, peer: str, timeout: float) -> Link:
@@ -196,6 +211,12 @@ class PeerChannel:
     def exchange(self, payload: bytes) -> Sequence[bytes]:
         """See `Channel`."""
         return asyncio.run_coroutine_threadsafe(self._exchange(payload), self._loop).result()
+
+    async def finish(self) -> None:
+        """Ends all streams after the last exchange, once every peer has what it still needs."""
+        # A peer that fails now fails by itself; this party's work is done.
+        with contextlib.suppress(VoteError):
+            await self._within(asyncio.gather(*(link.finish() for link in self._links.values())))
 
     def close(self) -> None:
         """Ends all streams; a peer that still waits fails at once."""

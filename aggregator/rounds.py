@@ -313,7 +313,7 @@ def _vagueness(error: BaseException) -> int:
     if not isinstance(error, VoteError):
         return 0
     vague = error.message.startswith(("A peer", "Party of rank"))
-    late = error.kind is ErrorKind.DEADLINE
+    late = error.kind in (ErrorKind.DEADLINE, ErrorKind.ANSWER_LATE)
     return 1 + vague + 2 * late
 
 

@@ -23,8 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mpc_vote import rpc, wire
+from mpc_vote.argmax.stock import MaxMethod
 from mpc_vote.ballots import BallotKind
-from mpc_vote.errors import VoteError
+from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import Credentials, Identity, Role
 from mpc_vote.proto.mpcvote.v1 import (
     common_pb2,
@@ -33,7 +34,7 @@ from mpc_vote.proto.mpcvote.v1 import (
     model_pb2,
     model_pb2_grpc,
 )
-from mpc_vote.spec import BALLOT_CODES
+from mpc_vote.spec import BALLOT_CODES, ENGINE_CODES, MAX_CLASSES
 
 _CALL_SECONDS = 30.0
 _LABEL_SECONDS = 3_600.0
@@ -74,23 +75,31 @@ class Plan:
     quorum: int | None = None
     collusion: int | None = None
     tau: int | None = None
+    engine: MaxMethod | None = None
     delta: float | None = None
     answer_seconds: int | None = None
     request_id: str | None = None
 
     def message(self) -> label_pb2.LabelPlan:
-        """The plan on the wire."""
-        given = {
-            name: value
-            for name, value in vars(self).items()
-            if value is not None and name != "ballot"
-        }
-        ballot = (
-            BALLOT_CODES[self.ballot]
-            if self.ballot is not None
-            else common_pb2.BALLOT_KIND_UNSPECIFIED
-        )
-        return label_pb2.LabelPlan(ballot=ballot, **given)
+        """The plan on the wire, where zero means the default: a zero that is meant is refused."""
+        if self.sigma is not None and not self.sigma > 0:
+            raise VoteError(ErrorKind.SIGMA_RANGE, field="plan.sigma", got=self.sigma)
+        if self.delta is not None and not 0 < self.delta < 1:
+            raise VoteError(ErrorKind.DELTA_RANGE, field="plan.delta", got=self.delta)
+        if not 1 <= self.classes <= MAX_CLASSES:
+            raise VoteError(
+                ErrorKind.CLASSES_RANGE,
+                field="plan.classes",
+                got=self.classes,
+                low=1,
+                high=MAX_CLASSES,
+            )
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        if self.ballot is not None:
+            given["ballot"] = BALLOT_CODES[self.ballot]
+        if self.engine is not None:
+            given["engine"] = ENGINE_CODES[self.engine]
+        return label_pb2.LabelPlan(**given)
 
 
 class AsyncLabelClient:
@@ -126,10 +135,10 @@ class AsyncLabelClient:
         self, queries: npt.ArrayLike, plan: Plan
     ) -> AsyncIterator[Progress | LabelResult]:
         """Labels a batch: progress as it happens, then the result."""
-        array = np.asarray(queries)
+        array, message = _rows(queries), plan.message()
         parts: list[label_pb2.Labels] = []
         spec: common_pb2.RoundSpec | None = None
-        call = self._labels.RequestLabels(_requests(array, plan), timeout=_LABEL_SECONDS)
+        call = self._labels.RequestLabels(_requests(array, message), timeout=_LABEL_SECONDS)
         try:
             async for response in call:
                 if response.HasField("opened"):
@@ -204,7 +213,7 @@ class AsyncLabelClient:
     async def predict(self, inputs: npt.ArrayLike, version: int = 0) -> npt.NDArray[np.int64]:
         """What the global model says of these inputs."""
         labels: list[int] = []
-        for tensor in wire.chunks(np.asarray(inputs)):
+        for tensor in wire.chunks(_rows(inputs)):
             request = model_pb2.PredictRequest(version=version, inputs=tensor)
             response = await _call(self._models.Predict(request, timeout=_CALL_SECONDS))
             labels.extend(response.labels)
@@ -312,8 +321,23 @@ class LabelClient:
         self._loop.close()
 
 
-def _requests(queries: npt.NDArray[Any], plan: Plan) -> Iterator[label_pb2.RequestLabelsRequest]:
-    yield label_pb2.RequestLabelsRequest(plan=plan.message())
+def _rows(given: npt.ArrayLike) -> npt.NDArray[Any]:
+    """Rows that the wire can carry; refused here, since inside a stream gRPC hides the reason."""
+    array = np.asarray(given)
+    if array.size == 0:
+        raise VoteError(ErrorKind.QUERIES_EMPTY, field="queries")
+    wire.dtype_code(array.dtype)
+    if array.ndim < 2:
+        raise VoteError(
+            ErrorKind.QUERIES_SHAPE, field="queries", got=array.shape[1:], want="(features, ...)"
+        )
+    return array
+
+
+def _requests(
+    queries: npt.NDArray[Any], plan: label_pb2.LabelPlan
+) -> Iterator[label_pb2.RequestLabelsRequest]:
+    yield label_pb2.RequestLabelsRequest(plan=plan)
     for tensor in wire.chunks(queries):
         yield label_pb2.RequestLabelsRequest(queries=tensor)
 

@@ -31,6 +31,8 @@ _STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.1
 _MEMORY_SECONDS = 0.5
 _PR_SET_PDEATHSIG = 1
+# Looked up here: between fork and exec a child of a threaded process can't safely load anything.
+_PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
 
 @dataclass
@@ -243,11 +245,15 @@ class Cluster:
     def _parties(self) -> str:
         return ",".join(f"{name}={address}" for name, address in self.party_addresses.items())
 
+    def _program(self, label: str) -> list[str]:
+        """What runs the role of this label, before its arguments; for tests to put in another."""
+        return [sys.executable, "-m", "mpc_vote.cli"]
+
     def _spawn(self, label: str, role: Role, name: str, settings: Mapping[str, str]) -> None:
         log = self.directory / "logs" / f"{label}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         flags = [part for key, value in settings.items() for part in (f"--{key}", value)]
-        command = [sys.executable, "-m", "mpc_vote.cli", role.value]
+        command = [*self._program(label), role.value]
         command += ["--certs", str(self.certs(role, name)), *flags]
         with log.open("ab") as output:
             process = subprocess.Popen(
@@ -257,16 +263,16 @@ class Cluster:
                 stderr=output,
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
-                # One thread each: there are more processes than cores.
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                # One thread and few heaps each: there are more processes than cores.
+                env={**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"},
             )
         self.children[label] = Child(label, process, log)
 
 
 def _die_with_parent() -> None:
-    """In the child, on Linux: ends it when the parent does, however that happens."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    """In the child, on Linux: ends it when the thread that started it ends, however it does."""
+    if _PRCTL is not None:
+        _PRCTL(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def free_ports(count: int) -> list[int]:

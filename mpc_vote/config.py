@@ -7,16 +7,34 @@ A command's model names its flags. `--config FILE` points at the file; variables
 
 from __future__ import annotations
 
+import enum
 import os
+import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationError
-from pydantic_settings import BaseSettings, CliApp, CliSettingsSource, SettingsConfigDict
+from pydantic.fields import FieldInfo
+from pydantic_settings import (
+    BaseSettings,
+    CliApp,
+    CliSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 from mpc_vote.identity import NAME_PATTERN
+
+
+class Method(enum.StrEnum):
+    """How an agent votes: with a local model (AE-DPFL) or its nearest neighbours (kNN-DPFL)."""
+
+    AE = "ae"
+    KNN = "knn"
+
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -54,6 +72,7 @@ def _level(value: str) -> str:
 
 Address = Annotated[str, AfterValidator(_address)]
 Name = Annotated[str, AfterValidator(_name)]
+LogLevel = Annotated[str, AfterValidator(_level)]
 Parties = Annotated[dict[str, str], AfterValidator(_parties)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(gt=0, lt=1)]
@@ -74,7 +93,7 @@ class Settings(BaseSettings):
     )
 
     config: Path | None = Field(None, description="TOML file with any of these settings")
-    log_level: Annotated[str, AfterValidator(_level)] = Field(
+    log_level: LogLevel = Field(
         "info", description="debug, info, warning or error; to standard error"
     )
 
@@ -88,10 +107,25 @@ class RoleSettings(Settings):
 S = TypeVar("S", bound=Settings)
 
 
+class _Whole(PydanticBaseSettingsSource):
+    """A source whose settings are taken whole or not at all: maps are replaced, never merged."""
+
+    def __init__(self, source: PydanticBaseSettingsSource) -> None:
+        super().__init__(source.settings_cls)
+        self._source = source
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        return self._source.get_field_value(field, field_name)
+
+    def __call__(self) -> dict[str, Any]:
+        given = self._source()
+        return {key: value for key, value in given.items() if key not in self.current_state}
+
+
 def load(model: type[S], arguments: Sequence[str]) -> S:
     """The settings of a command from file, environment and flags; flags win."""
     prefix = f"MPC_VOTE_{model.command.upper()}_"
-    known = {prefix + name.upper() for name in model.model_fields}
+    known = {prefix + (field.alias or name).upper() for name, field in model.model_fields.items()}
     for variable in os.environ:
         if variable.startswith(prefix) and variable not in known:
             raise ConfigError(
@@ -106,11 +140,12 @@ def load(model: type[S], arguments: Sequence[str]) -> S:
         def settings_customise_sources(
             cls, settings_cls: Any, init_settings: Any, env_settings: Any, **_: Any
         ) -> tuple[Any, ...]:
-            return (env_settings, init_settings)
+            return (_Whole(env_settings), _Whole(init_settings))
 
     Bound.__name__ = model.__name__
     Bound.__doc__ = model.__doc__
     Bound.model_config["env_prefix"] = prefix
+    Bound.model_config["env_prefix_target"] = "all"
     source: CliSettingsSource[Any] = CliSettingsSource(
         Bound, cli_prog_name=f"mpc-vote {model.command}", cli_exit_on_error=True
     )
@@ -120,6 +155,8 @@ def load(model: type[S], arguments: Sequence[str]) -> S:
         )
     except ValidationError as error:
         raise ConfigError(_explain(error)) from error
+    except SettingsError as error:
+        raise ConfigError(_explain_form(error, prefix)) from error
     return settings
 
 
@@ -155,3 +192,14 @@ def _explain(error: ValidationError) -> str:
             text = mistake["msg"].removeprefix("Value error, ")
         lines.append(f"{name}: {text}")
     return "; ".join(lines)
+
+
+def _explain_form(error: SettingsError, prefix: str) -> str:
+    """What to write for a list or a map whose text could not be taken apart."""
+    found = re.search(r'for (?:field )?"?(\w+)', str(error))
+    name = found[1] if found else "settings"
+    if "EnvSettingsSource" in str(error):
+        example = '["a", "b"] or {"name": "value"}'
+        return f"the variable {prefix}{name.upper()} must be JSON, such as {example}"
+    flag = name.replace("_", "-")
+    return f"{flag}: can't be read: write --{flag} a,b for a list, name=value,name=value for a map"

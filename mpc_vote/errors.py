@@ -8,10 +8,14 @@ Values are public by construction: nothing about data, ballots, shares or keys i
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections.abc import Mapping
+from typing import Any
 
 import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 _DOMAIN = "mpc-vote"
@@ -146,6 +150,10 @@ class ErrorKind(enum.Enum):
         "Material for session {session} was dealt to {who} before. It is used once, ever.",
     )
     DEAL_INVALID = (_BAD, "The request to the dealer is malformed: {why}.")
+    ANSWER_LATE = (
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        "{who} did not answer in time. Ask again; if it stays so, check its machine and network.",
+    )
     DEADLINE = (
         grpc.StatusCode.DEADLINE_EXCEEDED,
         "{what} did not finish within {seconds:g} s. Ask again, or allow more time.",
@@ -242,40 +250,61 @@ class VoteError(Exception):
     def from_rpc(cls, error: grpc.RpcError, who: str) -> VoteError:
         """The error that a peer sent, or what its silence means."""
         status = _status_of(error)
-        for detail in status.details if status is not None else ():
-            info = error_details_pb2.ErrorInfo()
-            if detail.Is(info.DESCRIPTOR) and detail.Unpack(info) and info.domain == _DOMAIN:
-                return _rebuild(cls, info.reason, status.message if status else "", info.metadata)
-        code = error.code() if isinstance(error, grpc.Call) else grpc.StatusCode.UNKNOWN
-        text = (error.details() or "") if isinstance(error, grpc.Call) else str(error)
+        if status is not None and (rebuilt := _rebuild(cls, status)) is not None:
+            return rebuilt
+        answered = isinstance(error, _Answered)
+        code = error.code() if answered else grpc.StatusCode.UNKNOWN
+        text = (error.details() or "") if answered else str(error)
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return cls(ErrorKind.DEADLINE, what=f"The call to {who}", seconds=0)
+            return cls(ErrorKind.ANSWER_LATE, who=who)
         return cls(ErrorKind.PARTY_UNREACHABLE, who=who, why=_short(code, text))
 
 
+# What carries a status: errors of grpc.aio are no grpc.Call.
+_Answered = (grpc.Call, grpc.aio.AioRpcError)
+
+
 def _status_of(error: grpc.RpcError) -> status_pb2.Status | None:
-    if not isinstance(error, grpc.Call):
+    if not isinstance(error, _Answered):
         return None
     for key, value in error.trailing_metadata() or ():
         if key == _STATUS_KEY:
             raw = value if isinstance(value, bytes) else value.encode()
-            return status_pb2.Status.FromString(raw)
+            with contextlib.suppress(DecodeError):
+                return status_pb2.Status.FromString(raw)
     return None
 
 
-def _rebuild(cls: type[VoteError], name: str, message: str, values: Mapping[str, str]) -> VoteError:
+def _rebuild(cls: type[VoteError], status: status_pb2.Status) -> VoteError | None:
     """An error with the peer's own sentence; one this version doesn't know stays readable."""
+    info = _detail(status, error_details_pb2.ErrorInfo())
+    if info is None or info.domain != _DOMAIN:
+        return None
+    bad = _detail(status, error_details_pb2.BadRequest())
+    retry = _detail(status, error_details_pb2.RetryInfo())
     error = cls.__new__(cls)
-    Exception.__init__(error, message)
-    error.kind = ErrorKind[name] if name in ErrorKind.__members__ else ErrorKind.INTERNAL
-    error.field, error.retry_after = "", None
-    error.message, error.values = message, dict(values)
+    Exception.__init__(error, status.message)
+    known = info.reason in ErrorKind.__members__
+    error.kind = ErrorKind[info.reason] if known else ErrorKind.INTERNAL
+    error.field = bad.field_violations[0].field if bad and bad.field_violations else ""
+    error.retry_after = retry.retry_delay.ToNanoseconds() / 1e9 if retry else None
+    error.message, error.values = status.message, dict(info.metadata)
     return error
+
+
+def _detail(status: status_pb2.Status, message: Any) -> Any:
+    """The first detail of the message's type, or None; one that can't be read is none."""
+    for detail in status.details:
+        if detail.Is(message.DESCRIPTOR):
+            with contextlib.suppress(DecodeError):
+                detail.Unpack(message)
+                return message
+    return None
 
 
 def _short(code: grpc.StatusCode, text: str) -> str:
     lowered = text.lower()
-    for mark in ("certificate", "handshake", "ssl"):
+    for mark in ("certificate", "handshake", "ssl", "verification"):
         if mark in lowered:
             return "the TLS handshake failed: wrong, unknown or expired certificate"
     if "refused" in lowered:

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import sqlite3
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 from mpc_vote.config import ConfigError, Settings, load
 from mpc_vote.errors import VoteError
 from mpc_vote.identity import IdentityError
+from mpc_vote.privacy.ledger import LedgerError
 
 _EXIT_FAILED = 1
 _EXIT_USAGE = 2
@@ -45,8 +47,12 @@ def run(
         return _fail(name, str(error), _EXIT_USAGE)
     except VoteError as error:
         return _fail(name, f"{error.name}: {error.message}", _EXIT_FAILED)
-    except (CommandError, IdentityError) as error:
+    except (CommandError, IdentityError, LedgerError) as error:
         return _fail(name, str(error), _EXIT_FAILED)
+    except sqlite3.Error as error:
+        return _fail(name, f"a database in the data folder can't be used: {error}", _EXIT_FAILED)
+    except OSError as error:
+        return _fail(name, f"can't use {error.filename}: {error.strerror}", _EXIT_FAILED)
     except (KeyboardInterrupt, asyncio.CancelledError):
         return _fail(name, "interrupted", _EXIT_INTERRUPTED)
     return 0

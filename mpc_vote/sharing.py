@@ -38,6 +38,8 @@ def split(values: npt.NDArray[np.int64], parties: int, explicit: int, bits: int)
     """Shares of `values` mod 2^bits, by rank; rank `explicit` gets the residual."""
     if parties < 2:
         raise ValueError("sharing needs at least two parties")
+    if not 0 <= explicit < parties:
+        raise ValueError(f"no rank {explicit} among {parties} parties")
     residual = np.ascontiguousarray(values, dtype=np.int64).reshape(-1).view(np.uint64).copy()
     shares: list[Share] = []
     for rank in range(parties):

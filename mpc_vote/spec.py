@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from functools import cached_property
 
-from mpc_vote import ballots, noise, ring
+from mpc_vote import ballots, noise, ring, wire
 from mpc_vote.argmax.stock import MaxMethod, StockArgmax
 from mpc_vote.ballots import BallotKind
 from mpc_vote.errors import ErrorKind, VoteError
@@ -178,6 +178,10 @@ class Spec:
             f"classes must be 2 to {MAX_CLASSES}",
         )
         require(1 <= m.classes <= MAX_CLASSES, f"classes must be 1 to {MAX_CLASSES}")
+        shape = self.query_shape
+        require(0 < len(shape) < wire.MAX_DIMENSIONS, "a query has too many or no dimensions")
+        size = m.queries * math.prod(shape) * wire.dtype_of(m.query_dtype).itemsize
+        require(0 < size <= MAX_QUERY_BYTES, f"the queries take over {MAX_QUERY_BYTES} bytes")
         require(m.ballot in BALLOTS, "the ballot kind is unknown")
         require(m.engine in ENGINES, "the engine is unknown")
         require(m.fraction_bits <= ballots.MAX_FRACTION_BITS, "too many fraction bits")

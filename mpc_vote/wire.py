@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -54,15 +55,18 @@ def to_tensor(array: Array) -> common_pb2.Tensor:
     return common_pb2.Tensor(dtype=code, shape=array.shape, data=data)
 
 
-def from_tensor(tensor: common_pb2.Tensor) -> Array:
+def from_tensor(tensor: common_pb2.Tensor, field: str = "queries") -> Array:
     """The array in a message; read-only, and refused unless its size is what it says."""
     dtype = dtype_of(tensor.dtype)
     shape = tuple(tensor.shape)
     want = math.prod(shape) * dtype.itemsize
-    if not 1 <= len(shape) <= MAX_DIMENSIONS or want != len(tensor.data):
+    # numpy counts an empty array's other dimensions too, and fails on those that no memory holds.
+    span = math.prod(max(1, n) for n in shape) * dtype.itemsize
+    fits = 1 <= len(shape) <= MAX_DIMENSIONS and span <= sys.maxsize
+    if not fits or want != len(tensor.data):
         raise VoteError(
             ErrorKind.TENSOR_MALFORMED,
-            field="queries",
+            field=field,
             dtype=str(dtype),
             shape=shape,
             want=want,
@@ -97,7 +101,9 @@ class QueryDigest:
 
     def update(self, rows: Array) -> None:
         """Takes in the next rows."""
-        self._hash.update(np.ascontiguousarray(rows).tobytes())
+        # As on the wire: little-endian, however the caller's machine or file keeps them.
+        dtype = rows.dtype.newbyteorder("<")
+        self._hash.update(np.ascontiguousarray(rows, dtype=dtype).tobytes())
 
     def digest(self) -> bytes:
         """The digest of all rows so far."""
@@ -113,7 +119,7 @@ def digest_of(queries: Array) -> bytes:
 
 def check_finite(rows: Array, field: str) -> None:
     """Refuses NaN and infinity, naming the first row that has one."""
-    if rows.dtype.kind == "f":
+    if rows.dtype.kind == "f" and rows.size:
         finite = np.isfinite(rows.reshape(len(rows), -1)).all(axis=1)
         if not finite.all():
             row = int(np.flatnonzero(~finite)[0])

@@ -14,9 +14,7 @@ Sessions are bound per thread, so several can run in one process.
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
-import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,20 +24,10 @@ import torch
 
 from mpc_vote.argmax.channel import Channel
 from mpc_vote.argmax.material import Item, ItemKind, Material
+from mpc_vote.compat import import_crypten
 from mpc_vote.csprng import SeedStream, Words, new_seed
 
-
-def _let_crypten_import() -> None:
-    """CrypTen 0.4.1 looks for a torch module that has moved; its ONNX path is not used here."""
-    name = "torch.onnx._internal.registration"
-    if name not in sys.modules:
-        stub = types.ModuleType(name)
-        stub.registry = types.SimpleNamespace()  # type: ignore[attr-defined]
-        sys.modules[name] = stub
-
-
-_let_crypten_import()
-import crypten  # noqa: E402
+crypten = import_crypten()
 import crypten.common.functions.maximum as maximum  # noqa: E402
 import crypten.common.rng as crypten_rng  # noqa: E402
 import crypten.communicator as crypten_communicator  # noqa: E402
@@ -59,6 +47,12 @@ class _Mark:
     """Stands in CrypTen's generator table where a torch generator was."""
 
     name: str
+
+
+_COMBINE = {
+    torch.distributed.ReduceOp.SUM: np.add,
+    torch.distributed.ReduceOp.BXOR: np.bitwise_xor,
+}
 
 
 class Communicator(crypten_communicator.Communicator):  # type: ignore[misc]
@@ -83,7 +77,7 @@ class Communicator(crypten_communicator.Communicator):  # type: ignore[misc]
         tensors = input if isinstance(input, list) else [input]
         payload = b"".join(t.contiguous().numpy().tobytes() for t in tensors)
         received = [np.frombuffer(p, dtype=np.int64) for p in self._channel.exchange(payload)]
-        combine = np.bitwise_xor if op == torch.distributed.ReduceOp.BXOR else np.add
+        combine = _COMBINE[op]
         opened = torch.from_numpy(combine.reduce(received))
         sizes = [t.numel() for t in tensors]
         parts = torch.split(opened, sizes)
@@ -188,6 +182,9 @@ def _patch() -> None:
     # The helpers of argmax override this while they recurse; it is never to be anything else, or
     # sessions in two threads could see each other's override.
     crypten.cfg.functions.max_method = "pairwise"
+
+
+def _refuse_debug_modes() -> None:
     if crypten.cfg.debug.debug_mode or crypten.cfg.debug.validation_mode:
         raise RuntimeError("CrypTen's debug modes open secrets: switch them off")
 
@@ -198,6 +195,7 @@ _patch()
 @contextlib.contextmanager
 def bound(channel: Channel, material: Material) -> Iterator[None]:
     """Runs CrypTen of this thread on the given session."""
+    _refuse_debug_modes()
     if getattr(_current, "session", None) is not None:
         raise RuntimeError("this thread runs a session already")
     streams = {

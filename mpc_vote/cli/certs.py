@@ -29,7 +29,7 @@ class CertsSettings(Settings):
     hosts: list[str] = Field(
         [], description="further host names or addresses to put into these certificates"
     )
-    days: int = Field(365, ge=1, description="how long the certificates are valid")
+    days: int = Field(365, ge=1, le=36_500, description="how long the certificates are valid")
     renew: bool = Field(False, description="replace certificates that exist")
 
 

@@ -14,7 +14,7 @@ from pydantic import Field
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from mpc_vote.config import Address, Name, Settings
+from mpc_vote.config import Address, LogLevel, Name, Settings
 from mpc_vote.process import CommandError
 
 
@@ -29,7 +29,7 @@ class ClientSettings(Settings):
     json_path: str | None = Field(
         None, alias="json", description="also write the figures as JSON to this file, - for stdout"
     )
-    log_level: str = Field("warning", description="debug, info, warning or error")
+    log_level: LogLevel = Field("warning", description="debug, info, warning or error")
 
 
 def console(json_path: str | None) -> Console:

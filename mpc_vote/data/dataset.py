@@ -13,7 +13,10 @@ LabelArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Points `x` of shape (n, ...) with labels `y` in 0..classes-1; n may be 0."""
+    """Points `x` of shape (n, ...) with labels `y` in 0..classes-1; n may be 0.
+
+    With several attributes to a point, `y` is (n, classes) of 0 and 1.
+    """
 
     name: str
     x: FloatArray
@@ -22,12 +25,18 @@ class Dataset:
 
     def __post_init__(self) -> None:
         check_points(self.x)
-        check_labels(self.y, self.classes)
+        check = check_attributes if self.multi_label else check_labels
+        check(self.y, self.classes)
         if len(self.x) != len(self.y):
             raise ValueError(f"there are {len(self.x)} points but {len(self.y)} labels")
 
     def __len__(self) -> int:
         return len(self.y)
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether a point has attributes instead of one class."""
+        return self.y.ndim == 2
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -62,3 +71,13 @@ def check_labels(y: LabelArray, classes: int) -> None:
     if len(outside):
         row = int(outside[0])
         raise ValueError(f"label {int(y[row])} of point {row} is not in 0..{classes - 1}")
+
+
+def check_attributes(y: LabelArray, classes: int) -> None:
+    """Refuse anything but int64 rows of 0 and 1, one column per attribute."""
+    if y.dtype != np.int64 or y.ndim != 2 or y.shape[1] != classes or classes < 1:
+        raise ValueError(
+            f"attributes must be int64 of shape (n, {classes}), got {y.dtype} {y.shape}"
+        )
+    if ((y != 0) & (y != 1)).any():
+        raise ValueError("attributes must be 0 or 1")

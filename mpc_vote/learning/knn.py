@@ -12,7 +12,13 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-from mpc_vote.data.dataset import FloatArray, LabelArray, check_labels, check_points
+from mpc_vote.data.dataset import (
+    FloatArray,
+    LabelArray,
+    check_attributes,
+    check_labels,
+    check_points,
+)
 from mpc_vote.learning.features import feature_map
 
 _NEVER = 2**31 - 1
@@ -70,6 +76,32 @@ class KnnVoter:
         cells = rows * self.classes + self._labels[nearest[counted]]
         votes = np.bincount(cells, minlength=len(queries) * self.classes)
         return votes.reshape(len(queries), self.classes).astype(np.int64)
+
+
+class AttributeVoter:
+    """Multi-label neighbours: an attribute's score is its share among the nearest points."""
+
+    def __init__(
+        self, x: FloatArray, y: LabelArray, attributes: int, k: int, *, features: str = "raw"
+    ) -> None:
+        check_points(x)
+        check_attributes(y, attributes)
+        if len(x) != len(y) or len(x) == 0 or k < 1:
+            raise ValueError("attributes need as many rows as there are points, and k at least 1")
+        self.k = k
+        self._shape = x.shape[1:]
+        self._features = feature_map(features)
+        self._attributes = y.copy()
+        self._index = _index(self._features(x))
+
+    def scores(self, queries: FloatArray) -> npt.NDArray[np.float64]:
+        """Scores from 0 to 1, (rows, attributes)."""
+        check_points(queries)
+        if queries.shape[1:] != self._shape:
+            raise ValueError(f"a query has shape {queries.shape[1:]}, the points {self._shape}")
+        _, nearest = _nearest(self._index, self._features(queries), self.k)
+        shares: npt.NDArray[np.float64] = self._attributes[nearest].mean(axis=1)
+        return shares
 
 
 def _radius(queries: FloatArray, reach: float) -> FloatArray:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Self
 
 import numpy as np
-import torch
 
 from mpc_vote.data.dataset import FloatArray, LabelArray
 from mpc_vote.learning.networks import Network, Progress, Recipe, fit, predict_scores
@@ -28,8 +27,7 @@ class ModelVoter:
         seed: int,
         on_epoch: Progress | None = None,
     ) -> Self:
-        """Train on one thread, since several agents may share a machine's cores."""
-        torch.set_num_threads(1)
+        """Train from scratch; `on_epoch` gets (epochs done, epochs in all, loss)."""
         network, _ = fit(x, y, classes, seed, _RECIPE, on_epoch)
         return cls(network)
 

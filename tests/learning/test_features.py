@@ -1,0 +1,65 @@
+"""Fixed feature maps: shapes, and that no image's features depend on its neighbours in a batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mpc_vote.learning.features import feature_map, raw, strokes
+
+
+def _images(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).random((count, 28, 28), dtype=np.float32)
+
+
+def test_raw_flattens() -> None:
+    assert raw(_images(3)).shape == (3, 784)
+
+
+def test_strokes_are_unit_vectors_for_any_batch() -> None:
+    for count in (0, 1, 65):
+        features = strokes(_images(count))
+        assert features.shape == (count, 12 * 7 * 7)
+        assert features.dtype == np.float32
+        assert np.allclose(np.linalg.norm(features, axis=1), 1, atol=1e-4)
+
+
+def test_an_image_has_the_same_strokes_in_any_batch() -> None:
+    images = _images(70)
+    together = strokes(images)
+    for row in range(0, 70, 7):
+        assert np.array_equal(strokes(images[row:])[0], together[row])
+        assert np.array_equal(strokes(images[row : row + 1])[0], together[row])
+
+
+def test_channels_are_averaged() -> None:
+    images = _images(2)
+    assert np.array_equal(strokes(np.stack([images] * 4, axis=1)), strokes(images))
+
+
+def test_slant_is_taken_out() -> None:
+    upright, slanted = np.zeros((2, 28, 28), np.float32)
+    for row in range(4, 24):
+        upright[row, 12:15] = 1
+        left = 13 + (14 - row) // 3
+        slanted[row, left - 1 : left + 2] = 1
+    pair = np.stack([upright, slanted])
+    pixels, features = raw(pair), strokes(pair)
+    pixels /= np.linalg.norm(pixels, axis=1, keepdims=True)
+    assert features[0] @ features[1] > 0.75 > 0.5 > pixels[0] @ pixels[1]
+
+
+def test_blank_and_extreme_images_stay_finite() -> None:
+    images = np.stack([np.zeros((28, 28)), np.full((28, 28), 1e6), np.full((28, 28), -1.0)])
+    assert np.isfinite(strokes(images.astype(np.float32))).all()
+
+
+@pytest.mark.parametrize("shape", [(2, 5), (2, 3, 3), (2, 1, 1, 4, 4)])
+def test_strokes_refuse_what_is_no_image(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="strokes needs images"):
+        strokes(np.zeros(shape, np.float32))
+
+
+def test_an_unknown_map_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="raw, strokes"):
+        feature_map("hog")

@@ -1,0 +1,211 @@
+"""One round of the whole service, every role a process under the recorder."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mpc_vote.cluster import Cluster
+from mpc_vote.data.dataset import Dataset
+from mpc_vote.data.partition import save_part
+from mpc_vote.sharing import Share, ShareReader
+from tests.observation.recorder import RECEIVED, SENT, Message, read_messages
+
+PARTIES, AGENTS = 3, 4
+QUERIES, CLASSES, NEIGHBOURS = 120, 10, 60
+RING_BITS = 64
+
+_RECORDER = Path(__file__).with_name("recorder.py")
+_POINTS, _FEATURES = 400, 8
+_SEED = 20_260
+_READY_SECONDS = 90.0
+_LABEL_SECONDS = 60.0
+_ROLES = ("agent", "party", "dealer", "coordinator", "label")
+
+
+@dataclass(frozen=True)
+class View:
+    """What one role sent and received, what it printed, and what is in the files it wrote."""
+
+    name: str
+    messages: Sequence[Message]
+    log: bytes
+    disk: bytes
+    deeds: Sequence[str]
+
+    def passed(self, direction: str, method: str = "") -> list[bytes]:
+        """Messages of one direction, of one method or of all."""
+        return [
+            m.content
+            for m in self.messages
+            if m.direction == direction and m.method.endswith(method)
+        ]
+
+    def methods(self, direction: str) -> set[str]:
+        """The methods, without their package, of which messages passed."""
+        chosen = (m.method for m in self.messages if m.direction == direction)
+        return {method.rpartition(".")[2] for method in chosen}
+
+    def places(self) -> dict[str, bytes]:
+        """Everything, by where it was."""
+        return {
+            SENT: b"".join(self.passed(SENT)),
+            RECEIVED: b"".join(self.passed(RECEIVED)),
+            "log": self.log,
+            "disk": self.disk,
+        }
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What one agent alone knows: its ballot, its noise, and all shares it made."""
+
+    ballot: npt.NDArray[np.int64]
+    noise: npt.NDArray[np.int64]
+    explicit: int
+    shares: tuple[Share, ...]
+
+    @classmethod
+    def load(cls, path: Path) -> Truth:
+        with np.load(path) as data:
+            explicit = int(data["explicit"])
+            residual = data["residual"].tobytes()
+            seeds = [row.tobytes() for row in data["seeds"]]
+            shares = [
+                Share(packed=residual) if rank == explicit else Share(seed=seed)
+                for rank, seed in enumerate(seeds)
+            ]
+            return cls(data["ballot"], data["noise"], explicit, tuple(shares))
+
+    @property
+    def noisy(self) -> npt.NDArray[np.int64]:
+        """What was shared."""
+        return self.ballot + self.noise
+
+    def expanded(self, rank: int) -> npt.NDArray[np.int64]:
+        """The share of a rank as the numbers that it stands for."""
+        words = ShareReader(self.shares[rank], RING_BITS).take(self.ballot.size)
+        return words.view(np.int64).reshape(self.ballot.shape)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """A finished round: every role's view, the agents' truths, the labels that came out."""
+
+    cluster: Cluster
+    views: dict[str, View]
+    truths: dict[str, Truth]
+    labels: npt.NDArray[np.int64]
+
+    @property
+    def parties(self) -> list[str]:
+        return list(self.cluster.party_addresses)
+
+    def total(self) -> npt.NDArray[np.int64]:
+        """The votes of all agents, without noise."""
+        return np.sum([truth.ballot for truth in self.truths.values()], axis=0)
+
+    def noisy_total(self) -> npt.NDArray[np.int64]:
+        """The votes of all agents, with noise: what the committee finds the argmax of."""
+        return np.sum([truth.noisy for truth in self.truths.values()], axis=0)
+
+
+class WatchedCluster(Cluster):
+    """A cluster whose roles run under the recorder."""
+
+    def records(self, label: str) -> Path:
+        """Where the recorder puts what it saw of a role."""
+        return self.directory / "records" / label
+
+    def _program(self, label: str) -> list[str]:
+        # -P: the recorder's own folder is no place to import from.
+        return [sys.executable, "-P", str(_RECORDER), str(self.records(label)), "--"]
+
+    def label(self, queries: Path, out: Path) -> None:
+        """A client, as a process of its own, asks for labels."""
+        options: dict[str, Any] = {
+            "coordinator": self.coordinator_address,
+            "certs": self.client_certs,
+            "queries": queries,
+            "out": out,
+            "classes": CLASSES,
+            "ballot": "knn_count",
+        }
+        flags = [str(part) for key, value in options.items() for part in (f"--{key}", value)]
+        log = self.directory / "logs" / "client.log"
+        with log.open("wb") as output:
+            command = [*self._program("client"), "label", *flags]
+            subprocess.run(
+                command, stdout=output, stderr=output, timeout=_LABEL_SECONDS, check=True
+            )
+
+
+def environment() -> dict[str, str]:
+    """Variables for the run: every role tells as much as it ever does."""
+    levels = {f"MPC_VOTE_{role.upper()}_LOG_LEVEL": "debug" for role in _ROLES}
+    return {**levels, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def observe(directory: Path) -> Observation:
+    """Runs one round; all ground truth stays under `directory`."""
+    rng = np.random.default_rng(_SEED)
+    agents = {}
+    for number in range(AGENTS):
+        name = f"agent-{number}"
+        # Labels at random: ballots in which every class has votes, so that no two rows are alike.
+        points = rng.normal(size=(_POINTS, _FEATURES)).astype(np.float32)
+        labels = rng.integers(0, CLASSES, _POINTS)
+        save_part(directory / f"{name}.npz", Dataset(name, points, labels, CLASSES))
+        agents[name] = {
+            "data": str(directory / f"{name}.npz"),
+            "method": "knn",
+            "neighbours": str(NEIGHBOURS),
+        }
+    queries, out = directory / "queries.npy", directory / "client" / "labels.npy"
+    out.parent.mkdir()
+    np.save(queries, rng.normal(size=(QUERIES, _FEATURES)).astype(np.float32))
+    settings = {"engine": "log_reduction"}
+    cluster = WatchedCluster(directory, PARTIES, agents, coordinator_settings=settings)
+    cluster.issue()
+    try:
+        cluster.start()
+        asyncio.run(cluster.ready(_READY_SECONDS))
+        cluster.label(queries, out)
+        # Databases hold more while they are open: their journals are gone after the end.
+        running = {label: _disk(cluster, label) for label in [*cluster.children, "client"]}
+    finally:
+        cluster.stop()
+    views = {label: _view(cluster, label, disk) for label, disk in running.items()}
+    truths = {name: Truth.load(cluster.records(name) / "truth.npz") for name in agents}
+    return Observation(cluster, views, truths, np.load(out))
+
+
+def own_folder(cluster: Cluster, label: str) -> Path:
+    """The only folder that a role may write to."""
+    return cluster.directory / "client" if label == "client" else cluster.directory / "data" / label
+
+
+def _disk(cluster: Cluster, label: str) -> bytes:
+    files = sorted(path for path in own_folder(cluster, label).rglob("*") if path.is_file())
+    return b"".join(path.read_bytes() for path in files)
+
+
+def _view(cluster: WatchedCluster, label: str, disk: bytes) -> View:
+    records = cluster.records(label)
+    own = str(records)
+    deeds = (records / "deeds.txt").read_text().splitlines()
+    return View(
+        name=label,
+        messages=list(read_messages(records / "messages.bin")),
+        log=(cluster.directory / "logs" / f"{label}.log").read_bytes(),
+        disk=disk + _disk(cluster, label),
+        deeds=[deed for deed in deeds if own not in deed],
+    )

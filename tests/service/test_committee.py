@@ -1,0 +1,501 @@
+"""What parties do for nobody, not even for the coordinator.
+
+The tests play the coordinator and the agents against live parties. Invariants: a round's shares are
+counted once, ever, as one set, of at least the quorum that its agents agreed to; parties that don't
+agree on the set release nothing; shares are forgotten once they are counted or given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+import numpy as np
+import pytest
+
+from aggregator.peers import PeerChannel, PeerServicer
+from mpc_vote import ballots, rpc
+from mpc_vote.errors import VoteError
+from mpc_vote.identity import Identity, Role
+from mpc_vote.proto.mpcvote.v1 import common_pb2, party_pb2, party_pb2_grpc
+from mpc_vote.sharing import Share, split
+from mpc_vote.spec import Spec
+from tests.service.support import QUIET, SECONDS, Labels, Service, error_of, until
+
+AGENTS = ("ann", "ben", "cat")
+CLASSES = 3
+ROWS = 9
+QUORUM = 2
+
+Holdings = list[party_pb2.Holding]
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What one party answered to an order to aggregate."""
+
+    released: list[party_pb2.LabelShares] = dataclasses.field(default_factory=list)
+    error: VoteError | None = None
+
+
+class Committee:
+    """Live parties, as a coordinator and its agents see them."""
+
+    def __init__(self, service: Service, stubs: Mapping[str, Any]) -> None:
+        self._service = service
+        self.stubs = stubs
+
+    def spec(self, **changes: Any) -> Spec:
+        """A round of one-hot ballots without noise."""
+        message = common_pb2.RoundSpec(
+            round_id=secrets.token_hex(16),
+            queries_digest=bytes(32),
+            queries=ROWS,
+            query_dtype=common_pb2.DTYPE_FLOAT32,
+            query_shape=[2],
+            classes=CLASSES,
+            ballot=common_pb2.BALLOT_KIND_ONE_HOT,
+            fraction_bits=4,
+            sigma=QUIET,
+            roster=[common_pb2.RosterEntry(agent=agent) for agent in AGENTS],
+            quorum=QUORUM,
+            parties=self._service.cluster.party_addresses,
+            dealer="dealer",
+            engine=common_pb2.ENGINE_STOCK_LOG_REDUCTION,
+            ring_bits=64,
+            deadline_unix_ms=int(1000 * (time.time() + 60)),
+        )
+        message.MergeFrom(common_pb2.RoundSpec(**changes))
+        return Spec.seal(message)
+
+    async def open(self, spec: Spec) -> None:
+        """Opens a round at every party."""
+        await asyncio.gather(*(self.open_at(party, spec) for party in self.stubs))
+
+    async def open_at(self, party: str, spec: Spec) -> None:
+        request = party_pb2.OpenRoundRequest(spec=spec.wire)
+        await self.stubs[party].OpenRound(request, timeout=SECONDS)
+
+    async def submit(self, spec: Spec, agent: str, labels: Labels) -> bytes:
+        """An honest agent's ballot, to every party; returns the submission's id."""
+        units = ballots.one_hot(labels, CLASSES, spec.message.fraction_bits)
+        explicit = spec.explicit_rank(agent)
+        shares = split(units, len(self.stubs), explicit, spec.message.ring_bits)
+        submission = os.urandom(16)
+        for party, share in zip(self.stubs, shares, strict=True):
+            await self.send(spec, agent, party, submission, share)
+        return submission
+
+    async def send(
+        self, spec: Spec, agent: str, party: str, submission: bytes, share: Share, **header: Any
+    ) -> None:
+        """One share to one party, with the agent's own certificate."""
+        given = {
+            "round_id": spec.round_id,
+            "spec_digest": spec.digest,
+            "submission_id": submission,
+            "seed": share.seed,
+            **header,
+        }
+        messages = [
+            party_pb2.SubmitSharesRequest(header=party_pb2.SubmissionHeader(**given)),
+            party_pb2.SubmitSharesRequest(packed=share.packed),
+        ]
+        server = Identity(Role.PARTY, party)
+        async with self._service.channel(Identity(Role.AGENT, agent), server) as channel:
+            stub = party_pb2_grpc.PartyServiceStub(channel)
+            await stub.SubmitShares(iter(messages), timeout=SECONDS)
+
+    async def holdings(self, spec: Spec, party: str = "party-0") -> dict[str, bytes]:
+        """Whose shares a party holds."""
+        request = party_pb2.ListHoldingsRequest(round_id=spec.round_id)
+        response = await self.stubs[party].ListHoldings(request, timeout=SECONDS)
+        return {holding.agent: holding.submission_id for holding in response.holdings}
+
+    async def aggregate(self, spec: Spec, sets: Sequence[Mapping[str, bytes]]) -> list[Outcome]:
+        """Orders every party to count its set; one set is for all of them."""
+        each = list(sets) * len(self.stubs) if len(sets) == 1 else list(sets)
+        return await asyncio.gather(
+            *(
+                self.aggregate_at(party, spec, chosen)
+                for party, chosen in zip(self.stubs, each, strict=True)
+            )
+        )
+
+    async def aggregate_at(self, party: str, spec: Spec, chosen: Mapping[str, bytes]) -> Outcome:
+        """Orders one party to count a set."""
+        return await self.order(party, spec, _holdings(chosen))
+
+    async def order(self, party: str, spec: Spec, contributors: Holdings) -> Outcome:
+        request = party_pb2.AggregateRequest(round_id=spec.round_id, contributors=contributors)
+        outcome = Outcome()
+        try:
+            async for response in self.stubs[party].Aggregate(request, timeout=SECONDS):
+                if response.HasField("shares"):
+                    outcome.released.append(response.shares)
+        except grpc.aio.AioRpcError as error:
+            outcome.error = VoteError.from_rpc(error, f"Party {party}")
+        return outcome
+
+
+def _holdings(chosen: Mapping[str, bytes]) -> Holdings:
+    return [party_pb2.Holding(agent=a, submission_id=s) for a, s in sorted(chosen.items())]
+
+
+def labels_of(outcomes: Sequence[Outcome]) -> Labels:
+    """What the released shares add up to."""
+    assert [outcome.error for outcome in outcomes] == [None] * len(outcomes)
+    total = np.zeros(ROWS, dtype=np.uint64)
+    for outcome in outcomes:
+        for part in outcome.released:
+            words = np.frombuffer(part.shares, dtype="<u8")
+            total[part.offset : part.offset + words.size] += words
+    return total.astype(np.int64)
+
+
+@pytest.fixture
+async def committee(service: Service) -> AsyncIterator[Committee]:
+    coordinator = Identity(Role.COORDINATOR, "coordinator")
+    async with contextlib.AsyncExitStack() as stack:
+        stubs = {}
+        for name in service.cluster.party_addresses:
+            channel = service.channel(coordinator, Identity(Role.PARTY, name))
+            stubs[name] = party_pb2_grpc.PartyServiceStub(await stack.enter_async_context(channel))
+        yield Committee(service, stubs)
+
+
+VOTES = {
+    "ann": np.array([0, 1, 2, 0, 1, 2, 0, 1, 2]),
+    "ben": np.array([0, 1, 2, 2, 0, 1, 0, 1, 2]),
+    "cat": np.array([1, 2, 0, 2, 0, 1, 0, 1, 2]),
+}
+
+
+async def voted(committee: Committee, spec: Spec) -> dict[str, bytes]:
+    """Opens the round and lets everybody vote."""
+    await committee.open(spec)
+    return {agent: await committee.submit(spec, agent, VOTES[agent]) for agent in AGENTS}
+
+
+def expected(agents: Sequence[str]) -> Labels:
+    counts = sum(np.eye(CLASSES, dtype=np.int64)[VOTES[agent]] for agent in agents)
+    return np.argmax(counts, axis=1)
+
+
+# One aggregation, ever
+
+
+async def test_a_round_is_aggregated_once_ever(committee: Committee) -> None:
+    """Two sets over the same shares would let their difference be read without noise."""
+    spec = committee.spec()
+    held = await voted(committee, spec)
+    assert (labels_of(await committee.aggregate(spec, [held])) == expected(AGENTS)).all()
+    for again in (held, {agent: held[agent] for agent in AGENTS[:2]}):
+        for outcome in await committee.aggregate(spec, [again]):
+            assert outcome.error is not None and outcome.error.name == "ROUND_AGGREGATED"
+            assert not outcome.released
+
+
+async def test_shares_are_forgotten_when_they_are_counted(committee: Committee) -> None:
+    spec = committee.spec()
+    held = await voted(committee, spec)
+    for party in committee.stubs:
+        assert await committee.holdings(spec, party) == held
+    labels_of(await committee.aggregate(spec, [held]))
+    for party in committee.stubs:
+        assert await committee.holdings(spec, party) == {}
+    error = await error_of(committee.submit(spec, "ann", VOTES["ann"]))
+    assert error.name == "ROUND_CLOSED", error.message
+
+
+async def test_shares_are_forgotten_when_a_round_is_abandoned(committee: Committee) -> None:
+    spec = committee.spec()
+    held = await voted(committee, spec)
+    request = party_pb2.AbandonRoundRequest(round_id=spec.round_id)
+    for party, stub in committee.stubs.items():
+        await stub.AbandonRound(request, timeout=SECONDS)
+        assert await committee.holdings(spec, party) == {}
+        outcome = await committee.aggregate_at(party, spec, held)
+        assert outcome.error is not None and not outcome.released
+
+
+async def test_a_finished_round_is_not_opened_again(committee: Committee) -> None:
+    spec = committee.spec()
+    held = await voted(committee, spec)
+    await committee.open(spec)  # while it is open, once more is harmless
+    assert await committee.holdings(spec) == held
+    labels_of(await committee.aggregate(spec, [held]))
+    for party in committee.stubs:
+        error = await error_of(committee.open_at(party, spec))
+        assert error.name == "ROUND_SPENT", error.message
+
+
+# The set of contributors
+
+
+async def test_fewer_than_the_quorum_are_never_counted(committee: Committee) -> None:
+    spec = committee.spec()
+    held = await voted(committee, spec)
+    for few in ({}, {"ann": held["ann"]}):
+        for outcome in await committee.aggregate(spec, [few]):
+            assert outcome.error is not None and outcome.error.name == "QUORUM_MISSED"
+            assert not outcome.released
+    # A refusal spends nothing: enough agents are still counted.
+    pair = {agent: held[agent] for agent in ("ann", "ben")}
+    labels = labels_of(await committee.aggregate(spec, [pair]))
+    assert (labels == expected(["ann", "ben"])).all()
+
+
+async def test_a_quorum_of_one_agent_named_twice_is_no_quorum(committee: Committee) -> None:
+    spec = committee.spec()
+    held = await voted(committee, spec)
+    twice = _holdings({"ann": held["ann"]}) * 2
+    outcome = await committee.order("party-0", spec, twice)
+    assert outcome.error is not None and outcome.error.name == "SPEC_INVALID"
+    assert not outcome.released
+
+
+@pytest.mark.parametrize("wrong", ["agent", "submission"])
+async def test_contributors_that_a_party_does_not_hold_are_refused(
+    committee: Committee, wrong: str
+) -> None:
+    spec = committee.spec()
+    held = await voted(committee, spec)
+    chosen = {"ann": held["ann"], "ben": held["ben"]}
+    chosen |= {"dan": held["cat"]} if wrong == "agent" else {"cat": os.urandom(16)}
+    for outcome in await committee.aggregate(spec, [chosen]):
+        assert outcome.error is not None and outcome.error.name == "CONTRIBUTOR_UNKNOWN"
+        assert not outcome.released
+
+
+async def test_parties_that_are_given_different_sets_release_nothing(committee: Committee) -> None:
+    spec = committee.spec()
+    held = await voted(committee, spec)
+    first = {agent: held[agent] for agent in ("ann", "ben")}
+    other = {agent: held[agent] for agent in ("ann", "cat")}
+    outcomes = await committee.aggregate(spec, [first, other, first])
+    assert [outcome.released for outcome in outcomes] == [[], [], []]
+    errors = [outcome.error for outcome in outcomes]
+    assert all(error is not None for error in errors)
+    assert "COMMITTEE_DISAGREES" in {error.name for error in errors if error is not None}
+    # And the attempt was the round's one aggregation.
+    for outcome in await committee.aggregate(spec, [held]):
+        assert outcome.error is not None and outcome.error.name == "ROUND_AGGREGATED"
+
+
+# Submissions
+
+
+async def test_repeating_a_submission_is_harmless_and_replacing_it_is_refused(
+    committee: Committee,
+) -> None:
+    """Else an agent whose answer got lost could not try again, or could vote twice."""
+    spec = committee.spec()
+    await committee.open(spec)
+    explicit = spec.explicit_rank("ann")
+    seeded = next(p for rank, p in enumerate(committee.stubs) if rank != explicit)
+    first, share = os.urandom(16), Share(seed=os.urandom(32))
+    for _ in range(2):
+        await committee.send(spec, "ann", seeded, first, share)
+        assert await committee.holdings(spec, seeded) == {"ann": first}
+    error = await error_of(committee.send(spec, "ann", seeded, os.urandom(16), share))
+    assert error.name == "ROUND_CLOSED", error.message
+    assert await committee.holdings(spec, seeded) == {"ann": first}
+
+
+async def test_a_share_counts_for_the_agent_of_the_certificate(committee: Committee) -> None:
+    """No field names the agent, so nobody can vote for another."""
+    spec = committee.spec()
+    await committee.open(spec)
+    submission = await committee.submit(spec, "ben", VOTES["ben"])
+    assert await committee.holdings(spec) == {"ben": submission}
+    error = await error_of(
+        committee.send(spec, "eve", "party-0", os.urandom(16), Share(seed=os.urandom(32)))
+    )
+    assert error.name == "NAME_REFUSED", error.message
+    assert await committee.holdings(spec) == {"ben": submission}
+
+
+@pytest.mark.parametrize(
+    ("agent", "share", "header", "name"),
+    [
+        # ann's explicit share belongs to party 0, ben's and cat's elsewhere.
+        ("ann", Share(packed=bytes(8 * ROWS * CLASSES - 1)), {}, "SHARES_MALFORMED"),
+        ("ann", Share(packed=bytes(8 * ROWS * CLASSES + 1)), {}, "SHARES_MALFORMED"),
+        ("ann", Share(seed=bytes(32)), {}, "SHARES_MALFORMED"),
+        ("ben", Share(packed=bytes(8 * ROWS * CLASSES)), {}, "SHARES_MALFORMED"),
+        ("ben", Share(seed=bytes(31)), {}, "SHARES_MALFORMED"),
+        ("ben", Share(seed=bytes(32)), {"submission_id": b"short"}, "SHARES_MALFORMED"),
+        ("ben", Share(seed=bytes(32)), {"spec_digest": bytes(32)}, "SPEC_MISMATCH"),
+        ("ben", Share(seed=bytes(32)), {"round_id": "elsewhere"}, "ROUND_UNKNOWN"),
+    ],
+)
+async def test_malformed_shares_are_refused_and_not_kept(
+    committee: Committee, agent: str, share: Share, header: dict[str, Any], name: str
+) -> None:
+    spec = committee.spec()
+    await committee.open(spec)
+    given = {"submission_id": os.urandom(16), **header}
+    error = await error_of(committee.send(spec, agent, "party-0", b"", share, **given))
+    assert error.name == name, error.message
+    assert await committee.holdings(spec) == {}
+
+
+async def test_nothing_is_taken_after_the_deadline(committee: Committee) -> None:
+    spec = committee.spec(deadline_unix_ms=int(1000 * (time.time() + 0.5)))
+    await committee.open(spec)
+
+    async def over() -> bool:
+        return spec.seconds_left() < 0
+
+    await until(over, "the deadline passes")
+    error = await error_of(committee.submit(spec, "ann", VOTES["ann"]))
+    assert error.name == "ROUND_CLOSED", error.message
+
+
+# Specs, and whose round it is
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"deadline_unix_ms": 1}, "SPEC_INVALID"),
+        ({"deadline_unix_ms": int(1000 * (time.time() + 10**6))}, "SPEC_INVALID"),
+        ({"dealer": "another"}, "NAME_REFUSED"),
+        ({"parties": ["party-9"]}, "NAME_REFUSED"),
+    ],
+    ids=["past", "far-away", "other-dealer", "other-committee"],
+)
+async def test_a_party_opens_no_round_that_it_can_not_vouch_for(
+    committee: Committee, changes: dict[str, Any], name: str
+) -> None:
+    error = await error_of(committee.open_at("party-0", committee.spec(**changes)))
+    assert error.name == name, error.message
+
+
+async def test_a_party_parses_the_spec_itself(committee: Committee) -> None:
+    message = common_pb2.RoundSpec.FromString(committee.spec().wire)
+    message.collusion = message.quorum
+    for wire in (b"\xff\xff", message.SerializeToString()):
+        request = party_pb2.OpenRoundRequest(spec=wire)
+        error = await error_of(committee.stubs["party-0"].OpenRound(request, timeout=SECONDS))
+        assert error.name == "SPEC_INVALID", error.message
+
+
+async def test_an_open_round_keeps_its_spec(committee: Committee) -> None:
+    spec = committee.spec()
+    await committee.open(spec)
+    softer = committee.spec(round_id=spec.round_id, quorum=1)
+    error = await error_of(committee.open_at("party-0", softer))
+    assert error.name == "SPEC_MISMATCH", error.message
+
+
+async def test_a_round_obeys_the_coordinator_that_opened_it_alone(
+    service: Service, committee: Committee
+) -> None:
+    spec = committee.spec()
+    held = await voted(committee, spec)
+    other = Identity(Role.COORDINATOR, "usurper")
+    async with service.channel(other, Identity(Role.PARTY, "party-0")) as channel:
+        usurper = Committee(service, {"party-0": party_pb2_grpc.PartyServiceStub(channel)})
+        assert (await error_of(usurper.holdings(spec))).name == "ROUND_UNKNOWN"
+        assert (await error_of(usurper.open_at("party-0", spec))).name == "SPEC_MISMATCH"
+        outcome = await usurper.aggregate_at("party-0", spec, held)
+        assert outcome.error is not None and outcome.error.name == "ROUND_UNKNOWN"
+        request = party_pb2.AbandonRoundRequest(round_id=spec.round_id)
+        await usurper.stubs["party-0"].AbandonRound(request, timeout=SECONDS)
+    assert await committee.holdings(spec) == held
+
+
+# Streams between parties
+
+
+@contextlib.asynccontextmanager
+async def answering(service: Service, servicer: PeerServicer) -> AsyncIterator[grpc.aio.Channel]:
+    """A party 1 of streams only, and party 0's channel to it."""
+
+    async def nothing_to_check() -> dict[str, bool]:
+        return {}
+
+    services = [(party_pb2_grpc.add_PeerServiceServicer_to_server, servicer)]
+    credentials = service.credentials(Role.PARTY, "party-1")
+    server = rpc.Server(credentials, "127.0.0.1:0", services, nothing_to_check)
+    await server.start()
+    try:
+        caller = service.credentials(Role.PARTY, "party-0")
+        address = f"127.0.0.1:{server.port}"
+        async with rpc.dial(caller, address, Identity(Role.PARTY, "party-1")) as channel:
+            yield channel
+    finally:
+        await server.stop()
+
+
+async def test_a_peer_that_hangs_up_leaves_nothing_waiting(service: Service) -> None:
+    """A party that is hung up on again and again must not run out of places for sessions."""
+    servicer = PeerServicer()
+    async with answering(service, servicer) as channel:
+        call = party_pb2_grpc.PeerServiceStub(channel).Exchange()
+        hello = party_pb2.SessionHello(session_id="deserted", context=bytes(32))
+        frame = party_pb2.PeerFrame(hello=hello)
+        await call.write(party_pb2.ExchangeRequest(frame=frame))
+
+        async def waiting() -> bool:
+            return bool(servicer._waiting)
+
+        async def forgotten() -> bool:
+            return not servicer._waiting
+
+        await until(waiting, "the stream arrives")
+        call.cancel()
+        await until(forgotten, "the stream is forgotten")
+
+
+async def test_a_party_that_is_done_first_takes_no_frame_back(service: Service) -> None:
+    """The slower party reads its last frame after the faster one has ended the session."""
+    servicer = PeerServicer()
+    pair = ["party-0", "party-1"]
+    # More than the connection holds unread: some of it is on the way when the session ends.
+    payloads = [bytes([rank]) * (3 << 20) for rank in range(2)]
+    async with answering(service, servicer) as channel:
+
+        async def join(rank: int) -> PeerChannel:
+            return await PeerChannel.open(
+                "session", bytes(32), pair, rank, {"party-1": channel}, servicer, SECONDS
+            )
+
+        fast, slow = await asyncio.gather(join(0), join(1))
+        ending = asyncio.Event()
+        receive = slow._links[0].receive
+
+        async def late() -> party_pb2.PeerFrame | None:
+            await ending.wait()
+            return await receive()
+
+        slow._links[0].receive = late  # type: ignore[method-assign]
+
+        async def finish_first() -> Sequence[bytes]:
+            received = await asyncio.to_thread(fast.exchange, payloads[0])
+            finishing = asyncio.create_task(fast.finish())
+            # Not before what it does to end the session is on the wire.
+            await asyncio.wait({finishing}, timeout=0.05)
+            ending.set()
+            await finishing
+            fast.close()
+            return received
+
+        async def finish_last() -> Sequence[bytes]:
+            received = await asyncio.to_thread(slow.exchange, payloads[1])
+            await slow.finish()
+            slow.close()
+            return received
+
+        both = await asyncio.gather(finish_first(), finish_last())
+    assert both == [payloads] * 2

@@ -1,0 +1,307 @@
+"""Settings: the file, then the environment, then flags; what nobody knows is refused."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_node.settings import AgentSettings
+from aggregator.settings import CoordinatorSettings, DealerSettings, PartySettings
+from mpc_vote import cli
+from mpc_vote.cli.certs import CertsSettings
+from mpc_vote.cli.label import LabelSettings
+from mpc_vote.cli.model import ModelSettings
+from mpc_vote.cli.status import StatusSettings
+from mpc_vote.cli.train import TrainSettings
+from mpc_vote.config import ConfigError, Settings, load
+
+MODELS: list[type[Settings]] = [
+    CertsSettings,
+    LabelSettings,
+    StatusSettings,
+    TrainSettings,
+    ModelSettings,
+    CoordinatorSettings,
+    PartySettings,
+    DealerSettings,
+    AgentSettings,
+]
+PARTIES = "a=h:1,b=h:2"
+# The least that each command needs.
+NEEDED: dict[str, list[str]] = {
+    "certs": [],
+    "label": ["--certs=c", "--queries=q", "--out=o", "--classes=3"],
+    "status": ["--certs=c"],
+    "train": ["--certs=c"],
+    "model": ["--certs=c"],
+    "coordinator": ["--certs=c", "--data-dir=d", f"--parties={PARTIES}"],
+    "party": ["--certs=c", "--data-dir=d", f"--parties={PARTIES}", "--dealer=h:3"],
+    "dealer": ["--certs=c"],
+    "agent": [
+        "--certs=c",
+        "--data=x",
+        "--data-dir=d",
+        "--coordinator=h:1",
+        f"--parties={PARTIES}",
+    ],
+}
+
+every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.command)
+Write = Callable[[str], Path]
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in list(os.environ):
+        if variable.upper().startswith("MPC_VOTE_"):
+            monkeypatch.delenv(variable)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write(text: str) -> Path:
+        path = tmp_path / "settings.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def run(*arguments: str) -> int:
+    """The exit code of the command, as the shell sees it."""
+    try:
+        return cli.main(arguments)
+    except SystemExit as leaving:
+        assert isinstance(leaving.code, int)
+        return leaving.code
+
+
+class TestHelp:
+    @every_model
+    def test_it_exits_with_zero_and_names_every_flag(
+        self, model: type[Settings], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert run(model.command, "--help") == 0
+        out, err = capsys.readouterr()
+        assert out.startswith(f"usage: mpc-vote {model.command} ")
+        assert err == ""
+        for name, field in model.model_fields.items():
+            assert f"--{(field.alias or name).replace('_', '-')} " in out
+            assert field.description is not None
+
+    @pytest.mark.skipif(
+        importlib.util.find_spec("mpc_vote.cli.demo") is None, reason="there is no demo yet"
+    )
+    def test_the_demo_has_help_too(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run("demo", "--help") == 0
+        assert capsys.readouterr().out.startswith("usage: mpc-vote demo ")
+
+    def test_the_command_lists_its_commands(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run("--help") == 0
+        out = capsys.readouterr().out
+        for model in MODELS:
+            assert f"\n  {model.command} " in out
+
+    def test_no_command_is_a_mistake(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run() == 2
+        assert "usage: mpc-vote COMMAND" in capsys.readouterr().out
+
+    def test_an_unknown_command_is_named(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run("lable") == 2
+        out, err = capsys.readouterr()
+        assert "there is no command 'lable'" in err
+        assert out == ""
+
+    def test_the_version_is_shown(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run("--version") == 0
+        assert capsys.readouterr().out.startswith("mpc-vote 0.")
+
+
+class TestOrder:
+    def test_file_then_environment_then_flag(
+        self, write: Write, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def sigma(*flags: str) -> float:
+            return load(CoordinatorSettings, [*NEEDED["coordinator"], *flags]).sigma
+
+        assert sigma() == 25.0
+        path = write("sigma = 1.0")
+        assert sigma(f"--config={path}") == 1.0
+        monkeypatch.setenv("MPC_VOTE_COORDINATOR_SIGMA", "2.0")
+        assert sigma(f"--config={path}") == 2.0
+        assert sigma(f"--config={path}", "--sigma", "3.0") == 3.0
+
+    def test_sources_add_up_over_different_settings(
+        self, write: Write, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = write("sigma = 1.0")
+        monkeypatch.setenv("MPC_VOTE_COORDINATOR_COLLUSION", "2")
+        settings = load(
+            CoordinatorSettings,
+            [*NEEDED["coordinator"], "--config", str(path), "--delta", "1e-5"],
+        )
+        assert (settings.sigma, settings.collusion, settings.delta) == (1.0, 2, 1e-5)
+
+    def test_the_environment_can_point_at_the_file(
+        self, write: Write, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("MPC_VOTE_COORDINATOR_CONFIG", str(write("sigma = 1.0")))
+        assert load(CoordinatorSettings, NEEDED["coordinator"]).sigma == 1.0
+
+    def test_a_map_is_replaced_not_merged(
+        self, write: Write, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = write('certs = "c"\ndata-dir = "d"\n[parties]\na = "h:1"\nb = "h:2"\n')
+
+        def parties(*flags: str) -> dict[str, str]:
+            return load(CoordinatorSettings, [f"--config={path}", *flags]).parties
+
+        assert parties() == {"a": "h:1", "b": "h:2"}
+        monkeypatch.setenv("MPC_VOTE_COORDINATOR_PARTIES", '{"e": "h:5", "f": "h:6"}')
+        assert parties() == {"e": "h:5", "f": "h:6"}
+        assert parties("--parties", "y=h:8,x=h:7") == {"x": "h:7", "y": "h:8"}
+
+    def test_parties_keep_their_order(self) -> None:
+        flags = [*NEEDED["coordinator"][:-1], "--parties", "z=h:1", "--parties", "a=h:2,m=h:3"]
+        assert list(load(CoordinatorSettings, flags).parties) == ["z", "a", "m"]
+
+    def test_dashes_and_underscores_are_the_same_in_the_file(self, write: Write) -> None:
+        for text in ("least-sigma = 4", "least_sigma = 4"):
+            path = write(text)
+            given = [*NEEDED["coordinator"], f"--config={path}"]
+            assert load(CoordinatorSettings, given).least_sigma == 4.0
+
+    def test_a_setting_with_another_name_is_called_the_same_everywhere(
+        self, write: Write, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        needed = NEEDED["status"]
+        path = write('json = "f"')
+        assert load(StatusSettings, [*needed, f"--config={path}"]).json_path == "f"
+        monkeypatch.setenv("MPC_VOTE_STATUS_JSON", "e")
+        assert load(StatusSettings, needed).json_path == "e"
+        assert load(StatusSettings, [*needed, "--json", "-"]).json_path == "-"
+
+    @every_model
+    def test_variables_without_the_prefix_mean_nothing(
+        self, model: type[Settings], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name, field in model.model_fields.items():
+            monkeypatch.setenv((field.alias or name).upper(), "stray")
+            monkeypatch.setenv(name.upper(), "stray")
+        assert "stray" not in str(load(model, NEEDED[model.command]))
+
+
+class TestUnknown:
+    @every_model
+    def test_in_the_file(self, model: type[Settings], write: Write) -> None:
+        path = write('colour = "blue"')
+        with pytest.raises(ConfigError, match="colour: is not a setting of this command"):
+            load(model, [*NEEDED[model.command], f"--config={path}"])
+
+    @every_model
+    def test_in_the_environment(
+        self, model: type[Settings], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        variable = f"MPC_VOTE_{model.command.upper()}_COLOUR"
+        monkeypatch.setenv(variable, "blue")
+        with pytest.raises(ConfigError, match=f"the variable {variable} is not known; known: "):
+            load(model, NEEDED[model.command])
+
+    @every_model
+    def test_as_a_flag(self, model: type[Settings], capsys: pytest.CaptureFixture[str]) -> None:
+        assert run(model.command, *NEEDED[model.command], "--colour", "blue") == 2
+        assert "unrecognized arguments: --colour blue" in capsys.readouterr().err
+
+    def test_flags_are_not_guessed_from_their_beginning(
+        self, write: Write, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert run("coordinator", *NEEDED["coordinator"], "--conf", str(write(""))) == 2
+        assert "unrecognized arguments: --conf" in capsys.readouterr().err
+
+    def test_variables_of_another_command_are_left_alone(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("MPC_VOTE_AGENT_MIN_SIGMA", "3")
+        assert load(DealerSettings, NEEDED["dealer"]).listen == "127.0.0.1:7200"
+
+
+BAD: list[tuple[str, list[str], str]] = [
+    ("coordinator", ["--sigma=-1"], "sigma: "),
+    ("coordinator", ["--sigma=nan"], "sigma: "),
+    ("coordinator", ["--sigma=much"], "sigma: "),
+    ("coordinator", ["--delta=1"], "delta: "),
+    ("coordinator", ["--quorum-fraction=1.5"], "quorum-fraction: "),
+    ("coordinator", ["--answer-seconds=0"], "answer-seconds: "),
+    ("coordinator", ["--budget-agent=0"], "budget-agent: "),
+    ("coordinator", ["--listen=nowhere"], "listen: 'nowhere' is not host:port"),
+    ("coordinator", ["--listen=h:65536"], "listen: 'h:65536' is not host:port"),
+    ("coordinator", ["--log-level=loud"], "log-level: choose one of debug, info"),
+    ("status", ["--log-level=loud"], "log-level: choose one of debug, info"),
+    ("status", ["--coordinator=:1"], "coordinator: ':1' is not host:port"),
+    ("status", ["--coordinator-name=Me!"], "coordinator-name: 'Me!' is not a name"),
+    ("label", ["--ballot=zero_hot"], "ballot: Input should be 'one_hot'"),
+    ("label", ["--classes=many"], "classes: "),
+    ("label", ["--quorum=0"], "quorum: "),
+    ("certs", ["--days=0"], "days: "),
+    ("certs", ["--days=1000000000"], "days: "),
+    ("certs", ["--issue=[x"], "issue: can't be read"),
+    ("agent", ["--neighbours=0"], "neighbours: "),
+    ("agent", ["--method=guess"], "method: "),
+    ("model", ["--version=-1"], "version: "),
+]
+BAD_PARTIES: list[tuple[str, str]] = [
+    ("a=h:1", "parties: at least two parties are needed"),
+    ("a=h:1,b=h", "parties: 'h' is not host:port"),
+    ("a=h:1,B=h:2", "parties: 'B' is not a name"),
+    ("a,b", "parties: can't be read: write --parties"),
+]
+
+
+class TestBadValues:
+    @pytest.mark.parametrize(
+        ("command", "flags", "why"), BAD, ids=[" ".join([c, *f]) for c, f, _ in BAD]
+    )
+    def test_get_a_sentence_that_names_the_flag(
+        self, command: str, flags: list[str], why: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert run(command, *NEEDED[command], *flags) == 2
+        out, err = capsys.readouterr()
+        assert f"mpc-vote {command}: error: {why}" in err
+        assert "Traceback" not in err + out
+
+    @pytest.mark.parametrize(("parties", "why"), BAD_PARTIES)
+    def test_get_a_sentence_for_parties_too(self, parties: str, why: str) -> None:
+        with pytest.raises(ConfigError) as caught:
+            load(PartySettings, ["--certs=c", "--data-dir=d", "--dealer=h:1", "--parties", parties])
+        assert str(caught.value).startswith(why)
+
+    def test_what_is_missing_is_named_with_its_flag(self) -> None:
+        with pytest.raises(ConfigError) as caught:
+            load(PartySettings, [])
+        for flag in ("certs", "data-dir", "parties", "dealer"):
+            assert f"{flag}: is missing: pass --{flag}, or set it in the file" in str(caught.value)
+
+    def test_a_list_in_the_environment_is_json(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("MPC_VOTE_CERTS_ISSUE", '["party/a"]')
+        assert load(CertsSettings, []).issue == ["party/a"]
+        monkeypatch.setenv("MPC_VOTE_CERTS_ISSUE", "party/a")
+        with pytest.raises(ConfigError, match="MPC_VOTE_CERTS_ISSUE must be JSON"):
+            load(CertsSettings, [])
+
+    def test_a_file_that_is_missing_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match=r"can't read the settings in .*none\.toml: No such"):
+            load(CertsSettings, ["--config", str(tmp_path / "none.toml")])
+
+    def test_a_file_that_is_no_toml_is_named(self, write: Write) -> None:
+        with pytest.raises(ConfigError, match=r"settings\.toml is not valid TOML"):
+            load(CertsSettings, [f"--config={write('days = = 3')}"])
+
+    def test_settings_do_not_change(self) -> None:
+        settings: Any = load(DealerSettings, NEEDED["dealer"])
+        with pytest.raises(ValueError, match="frozen"):
+            settings.listen = "h:1"

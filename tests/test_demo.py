@@ -1,0 +1,119 @@
+"""The demo as a user runs it: a subprocess, its table, its JSON, its end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+COMMAND = [sys.executable, "-m", "mpc_vote.cli", "demo"]
+KEYS = {
+    "label_accuracy",
+    "student_accuracy",
+    "oracle_accuracy",
+    "best_agent_accuracy",
+    "epsilon_agent",
+    "epsilon_instance",
+    "delta",
+    "sigma",
+    "queries",
+    "agents",
+    "parties",
+    "mpc_rounds",
+    "mpc_bytes_per_party",
+    "mpc_seconds",
+    "upload_bytes_per_agent",
+    "seconds",
+    "peak_memory_bytes",
+}
+
+
+@pytest.mark.timeout(300)
+def test_the_demo_labels_well_privately_and_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "demo.json"
+    done = subprocess.run(
+        [*COMMAND, "--json", str(path)], capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(path.read_text())
+    assert set(figures) == KEYS
+    assert (figures["agents"], figures["parties"], figures["queries"]) == (8, 3, 500)
+    assert figures["epsilon_instance"] < 4
+    assert figures["delta"] == 1e-3
+    assert figures["label_accuracy"] > 0.88  # 0.9 but for the noise of one draw
+    assert figures["student_accuracy"] > figures["best_agent_accuracy"]
+    assert figures["oracle_accuracy"] >= figures["student_accuracy"] - 0.02
+    assert figures["mpc_rounds"] > 0
+    assert figures["peak_memory_bytes"] < 3 * 2**30
+    for words in ("label accuracy", "epsilon, instance level", "best agent alone", "sigma 40"):
+        assert words in done.stdout
+
+
+@pytest.mark.timeout(120)
+def test_interrupting_the_demo_leaves_no_process_behind() -> None:
+    demo = subprocess.Popen(COMMAND, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    children = _wait_for_children(demo.pid, 13)
+    demo.send_signal(signal.SIGINT)
+    _, error = demo.communicate(timeout=60)
+    assert demo.returncode == 130
+    assert "interrupted" in error
+    assert "Traceback" not in error
+    assert not [child for child in children if child.is_running()]
+
+
+@pytest.mark.timeout(120)
+def test_killing_the_demo_outright_takes_its_children_along() -> None:
+    demo = subprocess.Popen(COMMAND, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    children = _wait_for_children(demo.pid, 13)
+    demo.kill()
+    demo.wait(10)
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert not alive
+
+
+@pytest.mark.timeout(120)
+def test_a_failed_child_fails_the_demo_with_its_reason() -> None:
+    demo = subprocess.Popen(COMMAND, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    children = _wait_for_children(demo.pid, 13)
+    victim = next(child for child in children if "dealer" in child.cmdline())
+    victim.kill()
+    _, error = demo.communicate(timeout=60)
+    assert demo.returncode == 1
+    assert "dealer ended with code -9" in error
+    assert not [child for child in children if child.is_running()]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--agents", "1"], "agents"),
+        (["--parties", "1"], "parties"),
+        (["--queries", "4900"], "queries"),
+        (["--sigma", "-1"], "sigma"),
+        (["--method", "magic"], "method"),
+        (["--json", "no/such/folder/x.json"], "no folder"),
+    ],
+)
+def test_bad_options_are_refused_in_a_sentence(options: list[str], words: str) -> None:
+    done = subprocess.run(
+        [*COMMAND, *options], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode in (1, 2)
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def _wait_for_children(pid: int, count: int) -> list[psutil.Process]:
+    """The demo's role processes, once all of them run."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        children = [c for c in psutil.Process(pid).children() if c.pid != os.getpid()]
+        if len(children) >= count:
+            return children
+        time.sleep(0.05)
+    raise AssertionError("the demo's processes did not start")

@@ -1,0 +1,297 @@
+"""An error says the same thing on both ends of a real connection, whatever went wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import string
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2, status_pb2
+
+from mpc_vote.errors import ErrorKind, VoteError
+
+METHOD = "/test.Service/Call"
+SECONDS = 10.0
+DETAILS = "grpc-status-details-bin"
+
+Handler = Callable[[bytes, Any], Awaitable[bytes]]
+
+
+def values_for(kind: ErrorKind) -> dict[str, object]:
+    """One value per field of the sentence: a number where the sentence formats a number."""
+    found: dict[str, object] = {}
+    for _, name, spec, _ in string.Formatter().parse(kind.sentence):
+        if name and name != "field":
+            found[name] = 0.25 if spec and spec.endswith("g") else f"the-{name}"
+    return found
+
+
+def make(kind: ErrorKind, **extra: Any) -> VoteError:
+    return VoteError(kind, **{**values_for(kind), **extra})
+
+
+def detail(status: status_pb2.Status, kind: type[Message]) -> Any:
+    """The one detail of a type in a status, or None."""
+    found = []
+    for packed in status.details:
+        message = kind()
+        if packed.Is(message.DESCRIPTOR):
+            packed.Unpack(message)
+            found.append(message)
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+def refusing(error: VoteError) -> Handler:
+    async def handler(request: bytes, context: Any) -> bytes:
+        await context.abort(error.kind.status, error.message, error.trailing_metadata())
+        raise AssertionError("abort returned")
+
+    return handler
+
+
+@contextlib.asynccontextmanager
+async def serving(handler: Handler) -> AsyncIterator[grpc.aio.Channel]:
+    """A channel to a real server on loopback whose one method is `handler`."""
+    server = grpc.aio.server()
+    methods = {"Call": grpc.unary_unary_rpc_method_handler(handler)}
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("test.Service", methods),)
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield channel
+    finally:
+        await server.stop(None)
+
+
+async def call(channel: grpc.aio.Channel, seconds: float = SECONDS) -> VoteError:
+    """What the client makes of the server's refusal."""
+    with pytest.raises(grpc.RpcError) as caught:
+        await channel.unary_unary(METHOD)(b"", timeout=seconds)
+    return VoteError.from_rpc(caught.value, "The server")
+
+
+async def sent_status(error: VoteError) -> tuple[grpc.StatusCode, status_pb2.Status]:
+    """The status that a client of any language finds in the trailing metadata."""
+    async with serving(refusing(error)) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary(METHOD)(b"", timeout=SECONDS)
+    raw = dict(caught.value.trailing_metadata())[DETAILS]
+    return caught.value.code(), status_pb2.Status.FromString(raw)
+
+
+@pytest.mark.parametrize("kind", ErrorKind, ids=lambda kind: kind.name)
+class TestEveryEntry:
+    def test_the_sentence_has_every_value_in_it(self, kind: ErrorKind) -> None:
+        error = make(kind, field="sigma")
+        for value in values_for(kind).values():
+            assert str(value) in error.message
+        assert "{" not in error.message
+        assert str(error) == error.message
+
+    def test_the_sentence_is_one_a_person_can_read(self, kind: ErrorKind) -> None:
+        message = make(kind, field="sigma").message
+        assert message == " ".join(message.split())
+        # Two sentences end in what the caller passes as the reason.
+        assert message.endswith((".", "the-why"))
+
+    def test_the_status_is_one_that_a_refusal_can_have(self, kind: ErrorKind) -> None:
+        assert kind.status is not grpc.StatusCode.OK
+        assert make(kind, field="sigma").to_status().code == kind.status.value[0]
+
+    def test_a_missing_value_is_a_mistake_of_the_caller(self, kind: ErrorKind) -> None:
+        if values_for(kind):
+            with pytest.raises(KeyError):
+                VoteError(kind)
+        else:
+            assert VoteError(kind).values == {}
+
+
+def test_no_two_entries_are_aliases() -> None:
+    # enum folds members of equal value into one: two names with one sentence would be one error.
+    assert len(ErrorKind.__members__) == len(list(ErrorKind))
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        (ErrorKind.QUERIES_EMPTY, grpc.StatusCode.INVALID_ARGUMENT),
+        (ErrorKind.REQUEST_ID_REUSED, grpc.StatusCode.ALREADY_EXISTS),
+        (ErrorKind.UNAUTHENTICATED, grpc.StatusCode.UNAUTHENTICATED),
+        (ErrorKind.ROLE_REFUSED, grpc.StatusCode.PERMISSION_DENIED),
+        (ErrorKind.PARTY_UNREACHABLE, grpc.StatusCode.UNAVAILABLE),
+        (ErrorKind.SERVICE_BUSY, grpc.StatusCode.RESOURCE_EXHAUSTED),
+        (ErrorKind.BUDGET_EXHAUSTED, grpc.StatusCode.RESOURCE_EXHAUSTED),
+        (ErrorKind.ROUND_UNKNOWN, grpc.StatusCode.NOT_FOUND),
+        (ErrorKind.ROUND_AGGREGATED, grpc.StatusCode.FAILED_PRECONDITION),
+        (ErrorKind.COMMITTEE_DISAGREES, grpc.StatusCode.ABORTED),
+        (ErrorKind.DEADLINE, grpc.StatusCode.DEADLINE_EXCEEDED),
+        (ErrorKind.INTERNAL, grpc.StatusCode.INTERNAL),
+    ],
+    ids=lambda value: value.name,
+)
+def test_status_mapping(kind: ErrorKind, status: grpc.StatusCode) -> None:
+    assert kind.status is status
+
+
+async def test_every_entry_survives_the_wire() -> None:
+    for kind in ErrorKind:
+        error = make(kind, field="sigma", retry_after=1.5)
+        async with serving(refusing(error)) as channel:
+            got = await call(channel)
+        assert got.kind is kind
+        assert got.name == kind.name
+        assert got.message == str(got) == error.message
+        assert got.values == error.values
+        assert got.field == "sigma"
+        assert got.retry_after == pytest.approx(1.5)
+
+
+async def test_an_error_can_be_passed_on_as_it_came() -> None:
+    error = make(ErrorKind.SERVICE_BUSY, retry_after=2.0)
+    async with serving(refusing(error)) as channel:
+        first = await call(channel)
+    async with serving(refusing(first)) as channel:
+        second = await call(channel)
+    assert second.to_status() == error.to_status()
+
+
+async def test_error_info_carries_the_stable_name_and_the_values() -> None:
+    code, status = await sent_status(make(ErrorKind.CLASSES_RANGE, got=1, low=2, high=9))
+    info = detail(status, error_details_pb2.ErrorInfo)
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert (info.reason, info.domain) == ("CLASSES_RANGE", "mpc-vote")
+    assert dict(info.metadata) == {"got": "1", "low": "2", "high": "9"}
+
+
+async def test_a_field_is_named_in_bad_request_and_only_then() -> None:
+    error = make(ErrorKind.CLASSES_RANGE, field="plan.classes")
+    _, status = await sent_status(error)
+    (violation,) = detail(status, error_details_pb2.BadRequest).field_violations
+    assert (violation.field, violation.description) == ("plan.classes", error.message)
+    _, status = await sent_status(make(ErrorKind.CLASSES_RANGE))
+    assert detail(status, error_details_pb2.BadRequest) is None
+
+
+async def test_a_quota_is_named_in_quota_failure_and_only_then() -> None:
+    error = make(ErrorKind.BUDGET_EXHAUSTED, level="agent")
+    _, status = await sent_status(error)
+    (violation,) = detail(status, error_details_pb2.QuotaFailure).violations
+    assert (violation.subject, violation.description) == ("agent", error.message)
+    _, status = await sent_status(make(ErrorKind.ROUND_CLOSED))
+    assert detail(status, error_details_pb2.QuotaFailure) is None
+
+
+async def test_a_time_to_wait_is_named_in_retry_info_and_only_then() -> None:
+    _, status = await sent_status(make(ErrorKind.SERVICE_BUSY, retry_after=2.5))
+    retry = detail(status, error_details_pb2.RetryInfo)
+    assert retry.retry_delay.ToMilliseconds() == 2_500
+    _, status = await sent_status(make(ErrorKind.SERVICE_BUSY))
+    assert detail(status, error_details_pb2.RetryInfo) is None
+
+
+async def test_a_name_of_a_newer_version_stays_readable() -> None:
+    status = make(ErrorKind.ROUND_UNKNOWN).to_status()
+    info = error_details_pb2.ErrorInfo(reason="FROM_THE_FUTURE", domain="mpc-vote")
+    info.metadata["planet"] = "mars"
+    status.message = "The round is on another planet. Wait for the rocket."
+    del status.details[:]
+    status.details.add().Pack(info)
+
+    async def handler(request: bytes, context: Any) -> bytes:
+        metadata = ((DETAILS, status.SerializeToString()),)
+        await context.abort(grpc.StatusCode.NOT_FOUND, status.message, metadata)
+        raise AssertionError("abort returned")
+
+    async with serving(handler) as channel:
+        error = await call(channel)
+    assert error.kind is ErrorKind.INTERNAL
+    assert error.message == "The round is on another planet. Wait for the rocket."
+    assert error.values == {"planet": "mars"}
+
+
+@pytest.mark.parametrize("reason", ["UNKNOWN_DOMAIN", "ROUND_UNKNOWN"])
+async def test_details_of_another_system_are_not_taken_for_ours(reason: str) -> None:
+    status = status_pb2.Status(code=5, message="not ours")
+    status.details.add().Pack(error_details_pb2.ErrorInfo(reason=reason, domain="other.example"))
+
+    async def handler(request: bytes, context: Any) -> bytes:
+        metadata = ((DETAILS, status.SerializeToString()),)
+        await context.abort(grpc.StatusCode.NOT_FOUND, status.message, metadata)
+        raise AssertionError("abort returned")
+
+    async with serving(handler) as channel:
+        error = await call(channel)
+    assert error.kind is ErrorKind.PARTY_UNREACHABLE
+    assert "not found" in error.message
+
+
+@pytest.mark.parametrize("broken", ["status", "detail"])
+async def test_garbage_in_the_details_is_an_answer_like_any_other(broken: str) -> None:
+    if broken == "status":
+        raw = b"\xff\xff\xff"
+    else:
+        status = make(ErrorKind.ROUND_UNKNOWN).to_status()
+        status.details[0].value = b"\xff\xff\xff"
+        raw = status.SerializeToString()
+
+    async def handler(request: bytes, context: Any) -> bytes:
+        await context.abort(grpc.StatusCode.ABORTED, "no", ((DETAILS, raw),))
+        raise AssertionError("abort returned")
+
+    async with serving(handler) as channel:
+        error = await call(channel)
+    assert error.kind is ErrorKind.PARTY_UNREACHABLE
+    assert error.message.startswith("The server does not answer (aborted).")
+
+
+async def test_a_dead_port_is_told_in_a_sentence() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            error = await call(channel)
+    assert error.kind is ErrorKind.PARTY_UNREACHABLE
+    assert error.message == (
+        "The server does not answer (connection refused). Check that it runs and that the address "
+        "and its certificate are right."
+    )
+
+
+async def test_a_server_that_is_too_slow_is_a_deadline() -> None:
+    async def slow(request: bytes, context: Any) -> bytes:
+        await asyncio.Event().wait()
+        raise AssertionError("never reached")
+
+    async with serving(slow) as channel:
+        error = await call(channel, seconds=0.2)
+    assert error.kind is ErrorKind.ANSWER_LATE
+    assert "The server did not answer in time" in error.message
+
+
+async def test_a_server_without_the_method_is_told_in_a_sentence() -> None:
+    async def handler(request: bytes, context: Any) -> bytes:
+        return b""
+
+    async with serving(handler) as channel:
+        with pytest.raises(grpc.RpcError) as caught:
+            await channel.unary_unary("/test.Service/Other")(b"", timeout=SECONDS)
+    error = VoteError.from_rpc(caught.value, "The server")
+    assert error.kind is ErrorKind.PARTY_UNREACHABLE
+    assert "unimplemented" in error.message
+
+
+def test_an_error_without_a_status_is_still_told() -> None:
+    error = VoteError.from_rpc(grpc.RpcError("socket fell off"), "The dealer")
+    assert error.kind is ErrorKind.PARTY_UNREACHABLE
+    assert error.message.startswith("The dealer does not answer (unknown).")

@@ -65,7 +65,7 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    @rpc.allowed(Role.CLIENT)
+    @rpc.allowed(Role.CLIENT, upload=True)
     async def RequestLabels(
         self, request_iterator: Any, context: Any
     ) -> AsyncIterator[label_pb2.RequestLabelsResponse]:

@@ -34,7 +34,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
     def __init__(self, archive: Archive, delta: float) -> None:
         self._archive = archive
         self._delta = delta
-        self._training = asyncio.Lock()
+        self._training: asyncio.Task[model_pb2.Model] | None = None
         self._loaded: tuple[int, Student] | None = None
 
     async def health(self) -> Mapping[str, bool]:
@@ -46,27 +46,28 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         self, request: model_pb2.TrainRequest, context: Any
     ) -> AsyncIterator[model_pb2.TrainResponse]:
         rounds = self._rounds(rpc.caller().name, request.round_ids)
-        if self._training.locked():
+        if self._training is not None and not self._training.done():
             raise VoteError(ErrorKind.TRAINING_BUSY, retry_after=5.0)
-        async with self._training:
-            loop = asyncio.get_running_loop()
-            steps: asyncio.Queue[model_pb2.TrainProgress] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+        steps: asyncio.Queue[model_pb2.TrainProgress] = asyncio.Queue()
 
-            def on_progress(step: int, of: int, loss: float) -> None:
-                progress = model_pb2.TrainProgress(step=step, steps=of, loss=loss)
-                loop.call_soon_threadsafe(steps.put_nowait, progress)
+        def on_progress(step: int, of: int, loss: float) -> None:
+            progress = model_pb2.TrainProgress(step=step, steps=of, loss=loss)
+            loop.call_soon_threadsafe(steps.put_nowait, progress)
 
-            work = asyncio.ensure_future(
-                asyncio.to_thread(self._train, rounds, request.seed, on_progress)
-            )
-            while not work.done():
-                waiting = asyncio.ensure_future(steps.get())
-                await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
-                if waiting.done():
-                    yield model_pb2.TrainResponse(progress=waiting.result())
-                else:
-                    waiting.cancel()
-            yield model_pb2.TrainResponse(model=await work)
+        # A thread can't be cancelled: a client that hangs up leaves the training to its end.
+        work = asyncio.create_task(
+            asyncio.to_thread(self._train, rounds, request.seed, on_progress)
+        )
+        self._training = work
+        while not work.done():
+            waiting = asyncio.create_task(steps.get())
+            await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                yield model_pb2.TrainResponse(progress=waiting.result())
+            else:
+                waiting.cancel()
+        yield model_pb2.TrainResponse(model=await work)
 
     @rpc.allowed(Role.CLIENT)
     async def ListModels(

@@ -114,7 +114,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         log.info("round %s opened: %d agents", spec.round_id, len(spec.roster))
         return party_pb2.OpenRoundResponse(spec_digest=spec.digest)
 
-    @rpc.allowed(Role.AGENT)
+    @rpc.allowed(Role.AGENT, upload=True)
     async def SubmitShares(
         self, request_iterator: Any, context: Any
     ) -> party_pb2.SubmitSharesResponse:

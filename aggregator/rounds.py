@@ -319,10 +319,12 @@ def _vagueness(error: BaseException) -> int:
 
 def _absences(spec: Spec, contributors: set[str], ballots: Ballots) -> list[label_pb2.Absence]:
     absences = []
+    early = spec.seconds_left() > 0
+    silent = f"had not answered {'when the round ended' if early else 'by the deadline'}"
     for agent in spec.roster:
         if agent in contributors:
             continue
-        reason = ballots.declined.get(agent, "did not answer before the deadline")
+        reason = ballots.declined.get(agent, silent)
         if agent in ballots.submitted:
             reason = "its shares did not reach every party"
         absences.append(label_pb2.Absence(agent=agent, reason=reason))

@@ -33,6 +33,7 @@ class ErrorKind(enum.Enum):
     PLAN_MISSING = (_BAD, "The first message carries no plan. Send one with the number of classes.")
     QUERIES_EMPTY = (_BAD, "The batch has no queries. Send at least one row.")
     QUERIES_TOO_MANY = (_BAD, "{got} queries were sent, at most {limit} fit. Split the batch.")
+    ROW_TOO_LARGE = (_BAD, "One query takes {got} bytes, at most {limit} fit. Send features.")
     QUERIES_TOO_LARGE = (_BAD, "The queries take over {limit} bytes. Split the batch.")
     QUERIES_DTYPE = (
         _BAD,

@@ -36,6 +36,7 @@ _PACKAGE = "mpcvote.v1"
 _HEALTH_SECONDS = 1.0
 _GRACE_SECONDS = 2.0
 _PROBE_SECONDS = 3.0
+_DRAIN_SECONDS = 5.0
 
 _caller: contextvars.ContextVar[Identity] = contextvars.ContextVar("caller")
 
@@ -49,8 +50,11 @@ def caller() -> Identity:
     return _caller.get()
 
 
-def allowed(*roles: Role) -> Callable[[Method], Method]:
-    """Marks a servicer's method with the roles that may call it, and guards it."""
+def allowed(*roles: Role, upload: bool = False) -> Callable[[Method], Method]:
+    """Marks a servicer's method with the roles that may call it, and guards it.
+
+    `upload` is for calls whose caller sends all it has before it listens.
+    """
 
     def decorate(method: Method) -> Method:
         name = method.__name__
@@ -68,7 +72,7 @@ def allowed(*roles: Role) -> Callable[[Method], Method]:
 
             @functools.wraps(method)
             async def stream(self: Any, request: Any, context: Any) -> AsyncIterator[Any]:
-                async with _reported(context, name):
+                async with _reported(context, name, request if upload else None):
                     await admit(context)
                     async with contextlib.aclosing(method(self, request, context)) as events:
                         async for event in events:
@@ -79,7 +83,7 @@ def allowed(*roles: Role) -> Callable[[Method], Method]:
 
             @functools.wraps(method)
             async def unary(self: Any, request: Any, context: Any) -> Any:
-                async with _reported(context, name):
+                async with _reported(context, name, request if upload else None):
                     await admit(context)
                     return await method(self, request, context)
 
@@ -92,11 +96,15 @@ def allowed(*roles: Role) -> Callable[[Method], Method]:
 
 
 @contextlib.asynccontextmanager
-async def _reported(context: Any, name: str) -> AsyncIterator[None]:
+async def _reported(
+    context: Any, name: str, upload: AsyncIterator[Any] | None
+) -> AsyncIterator[None]:
     """Turns an exception into a status with details; what is not in the catalogue is logged."""
     try:
         yield
     except VoteError as error:
+        if upload is not None:
+            await _drain(upload)
         await _abort(context, error)
     except (asyncio.CancelledError, grpc.aio.AbortError, GeneratorExit):
         raise
@@ -104,6 +112,15 @@ async def _reported(context: Any, name: str) -> AsyncIterator[None]:
         log.exception("%s failed", name)
         who = type(error).__name__
         await _abort(context, VoteError(ErrorKind.INTERNAL, who=name, why=who))
+
+
+async def _drain(upload: AsyncIterator[Any]) -> None:
+    """Lets a caller finish, for a while: its grpc.aio would put INTERNAL in the place of a status
+    that comes in the middle of a write."""
+    with contextlib.suppress(Exception):
+        async with asyncio.timeout(_DRAIN_SECONDS):
+            async for _ in upload:
+                pass
 
 
 async def _abort(context: Any, error: VoteError) -> None:

@@ -16,6 +16,7 @@ from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.proto.mpcvote.v1 import common_pb2
 
 CHUNK_BYTES = 1 << 20
+MAX_ROW_BYTES = 8 << 20
 MAX_DIMENSIONS = 8
 
 Array = npt.NDArray[Any]
@@ -76,7 +77,11 @@ def from_tensor(tensor: common_pb2.Tensor, field: str = "queries") -> Array:
 
 
 def rows_per_chunk(row_bytes: int) -> int:
-    """How many rows go into one message."""
+    """How many rows go into one message; a row that no message can carry is refused."""
+    if row_bytes > MAX_ROW_BYTES:
+        raise VoteError(
+            ErrorKind.ROW_TOO_LARGE, field="queries", got=row_bytes, limit=MAX_ROW_BYTES
+        )
     return max(1, CHUNK_BYTES // max(1, row_bytes))
 
 

@@ -186,3 +186,10 @@ class TestFinite:
     )
     def test_everything_else_passes(self, rows: np.ndarray) -> None:
         wire.check_finite(rows, "queries")
+
+
+def test_a_row_that_no_message_can_carry_is_refused() -> None:
+    row = np.zeros((1, wire.MAX_ROW_BYTES + 1), dtype=np.uint8)
+    with pytest.raises(VoteError) as caught:
+        list(wire.chunks(row))
+    assert caught.value.kind is ErrorKind.ROW_TOO_LARGE

@@ -166,6 +166,22 @@ async def test_a_bad_request_is_named_unspent_and_forgotten(service: Service, ca
         assert not listed.rounds, "nothing was opened"
 
 
+@pytest.mark.parametrize("role", [Role.CLIENT, Role.AGENT])
+async def test_a_refusal_in_the_middle_of_an_upload_is_not_lost(
+    service: Service, role: Role
+) -> None:
+    """The caller is still sending when the answer is clear, and must hear that very answer."""
+    tensor = wire.to_tensor(np.zeros((1, 1 << 18), np.uint8))
+    messages = [label_pb2.RequestLabelsRequest(queries=tensor)] * 64
+    wanted = "PLAN_MISSING" if role is Role.CLIENT else "ROLE_REFUSED"
+    server = Identity(Role.COORDINATOR, "coordinator")
+    async with service.channel(Identity(role, "careless"), server) as channel:
+        stub = label_pb2_grpc.LabelServiceStub(channel)
+        for _ in range(5):
+            error = await error_of(stub.RequestLabels(iter(messages), timeout=SECONDS))
+            assert error.name == wanted, error.message
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _the_service_goes_on(service: Service) -> Iterator[None]:
     """After all that, a good request is served and is the only thing that was charged."""

@@ -15,6 +15,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -156,7 +157,7 @@ async def test_an_agent_that_dies_in_a_round_is_named_and_not_waited_for(
     assert (result.labels == farms.winners(queries, agents=["south", "east"])).all()
     assert result.contributors == 2
     assert result.absences.keys() == {"north"}
-    assert "did not answer" in result.absences["north"]
+    assert result.absences["north"] == "had not answered when the round ended"
     fragile.cluster.start_agent("north")
     await whole(fragile)
 
@@ -170,7 +171,7 @@ async def test_a_round_below_its_quorum_fails_at_the_deadline_and_says_who_is_mi
                 with refused(
                     ErrorKind.QUORUM_MISSED,
                     "2 of 3 needed agents",
-                    "north: did not answer before the deadline",
+                    "north: had not answered by the deadline",
                 ):
                     await asyncio.wait_for(task, SECONDS)
         failed = (await client.rounds())[-1]
@@ -195,7 +196,8 @@ async def test_an_agents_refusal_reaches_the_client(service: Service, labs: Grou
         assert result.absences.keys() == {"miser", "hasty"}
         assert result.absences["miser"].startswith("BUDGET_EXHAUSTED: The instance-level")
         assert "12 queries are over the limit of 11" in result.absences["hasty"]
-        with refused(ErrorKind.QUORUM_MISSED, "2 of 3", "miser: BUDGET_EXHAUSTED", "hasty"):
+        # With two of four out, three can't be had: the round ends before its deadline.
+        with refused(ErrorKind.QUORUM_MISSED, "miser: BUDGET_EXHAUSTED", "hasty"):
             await client.label(queries, labs.plan(sigma=0.5, quorum=3))
 
 
@@ -228,9 +230,7 @@ REFUSED_SPECS = {
 
 
 @pytest.mark.parametrize("case", [*REFUSED_SPECS, "nothing"])
-def test_an_agent_believes_its_own_settings_and_no_coordinator(
-    case: str, tmp_path: object, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_an_agent_believes_its_own_settings_and_no_coordinator(case: str, tmp_path: Path) -> None:
     """A coordinator that ignores what an agent announced gets nothing out of it."""
     changes, name = REFUSED_SPECS.get(case, ({}, ""))
     given = {
@@ -276,8 +276,7 @@ def test_an_agent_believes_its_own_settings_and_no_coordinator(
         ballots=[common_pb2.BALLOT_KIND_KNN_COUNT],
         k=5,
     )
-    path = tmp_path_factory.mktemp("agent") / "ledger.db"
-    with Ledger(path, None) as ledger:
+    with Ledger(tmp_path / "ledger.db", None) as ledger:
         policy = Policy("me", settings, ledger)
         if not name:
             policy.check(spec, capabilities)
@@ -429,6 +428,7 @@ async def test_a_coordinator_that_is_stopped_tells_its_clients(
                 coordinator.process.send_signal(signal.SIGTERM)
                 with refused(ErrorKind.SHUTTING_DOWN, "The coordinator is shutting down"):
                     await asyncio.wait_for(task, SECONDS)
+    await asyncio.to_thread(coordinator.process.wait, SECONDS)
     fragile.cluster.stop_child("coordinator")
     assert coordinator.process.returncode == 0, coordinator.last_words()
     assert "Traceback" not in coordinator.log.read_text()

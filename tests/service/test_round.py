@@ -7,6 +7,7 @@ these tests can compute, as they hold every agent's data.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import signal
@@ -217,9 +218,8 @@ async def test_a_client_that_hangs_up_finds_its_round_again(service: Service) ->
             spec = await doubter.announced()
             charged = service.spends()
         async with service.client() as client:
-            task = asyncio.create_task(anext(client.stream(queries, plan)))
-            progress = await task
-            assert isinstance(progress, Progress)
+            async with contextlib.aclosing(client.stream(queries, plan)) as events:
+                assert isinstance(await anext(events), Progress)
             (found,) = [r for r in await client.rounds() if r.round_id == spec.round_id]
             assert found.state == label_pb2.ROUND_STATE_OPEN
             assert service.spends() == charged

@@ -10,6 +10,7 @@ counts on is honest.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
@@ -20,8 +21,8 @@ import grpc
 import numpy as np
 
 from agent_node.policy import Policy
-from agent_node.voter import Queries, Voter
-from mpc_vote import wire
+from agent_node.voter import Ballot, Queries, Voter
+from mpc_vote import rpc, wire
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.noise import SkellamSampler
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, agent_pb2_grpc, party_pb2, party_pb2_grpc
@@ -53,10 +54,17 @@ class Agent:
         self._voter = voter
         self._capabilities = capabilities
         self._coordinator = agent_pb2_grpc.AgentServiceStub(coordinator)
+        self._channels = parties
         self._parties = {n: party_pb2_grpc.PartyServiceStub(c) for n, c in parties.items()}
-        self._busy: set[str] = set()
+        # Rounds that this agent takes part in; the event says that everybody is prepared.
+        self._rounds: dict[str, asyncio.Event] = {}
         self._welcomed = False
+        self._attending = False
         self._voting = asyncio.Lock()
+
+    async def health(self) -> Mapping[str, bool]:
+        """Whether the coordinator has welcomed the agent on a stream that is still open."""
+        return {"mpcvote.v1.AgentService": self._attending}
 
     async def attend(self) -> None:
         """Attends for ever; a broken stream is opened again after a while."""
@@ -82,13 +90,18 @@ class Agent:
             await call.write(agent_pb2.AttendRequest(capabilities=self._capabilities))
             async for response in call:
                 if response.HasField("welcome"):
-                    self._welcomed = True
+                    self._welcomed = self._attending = True
                     log.info("attending as %s", self._name)
-                elif len(rounds) < _MAX_ROUNDS_AT_ONCE:
-                    task = asyncio.create_task(self._answer(response.announcement.spec, call))
+                elif response.HasField("go"):
+                    if (started := self._rounds.get(response.go.round_id)) is not None:
+                        started.set()
+                else:
+                    answer = self._answer if len(rounds) < _MAX_ROUNDS_AT_ONCE else self._overload
+                    task = asyncio.create_task(answer(response.announcement.spec, call))
                     rounds.add(task)
                     task.add_done_callback(rounds.discard)
         finally:
+            self._attending = False
             call.cancel()
             for task in rounds:
                 task.cancel()
@@ -99,11 +112,11 @@ class Agent:
         round_id = ""
         try:
             spec = Spec.parse(wire_spec)
-            if spec.round_id in self._busy:
+            if spec.round_id in self._rounds:
                 return
             round_id = spec.round_id
-            self._busy.add(round_id)
-            uploaded = await self._take_part(spec)
+            self._rounds[round_id] = asyncio.Event()
+            uploaded = await self._take_part(spec, call)
             submitted = agent_pb2.Submitted(round_id=round_id, upload_bytes=uploaded)
             reply = agent_pb2.AttendRequest(submitted=submitted)
             log.info("round %s: voted on %d queries", round_id, spec.message.queries)
@@ -119,15 +132,38 @@ class Agent:
             )
             reply = agent_pb2.AttendRequest(declined=declined)
         finally:
-            self._busy.discard(round_id)
-        await call.write(reply)
+            self._rounds.pop(round_id, None)
+        await _say(call, reply)
 
-    async def _take_part(self, spec: Spec) -> int:
-        """Checks, fetches, votes, charges, shares, sends; returns the bytes that were sent."""
+    async def _overload(self, wire_spec: bytes, call: Any) -> None:
+        """Declines a round that comes while too many are open."""
+        round_id = Spec.parse(wire_spec).round_id
+        busy = VoteError(
+            ErrorKind.POLICY_REFUSED, why=f"{_MAX_ROUNDS_AT_ONCE} rounds are open here"
+        )
+        declined = agent_pb2.Declined(round_id=round_id, error=busy.name, reason=busy.message)
+        await _say(call, agent_pb2.AttendRequest(declined=declined))
+
+    async def _take_part(self, spec: Spec, call: Any) -> int:
+        """Prepares without spending; when all are prepared, charges, shares and sends.
+
+        Returns the bytes that were sent.
+        """
         self._policy.check(spec, self._capabilities)
         queries = await self._fetch(spec)
         async with self._voting:
-            shares = await asyncio.to_thread(self._vote, spec, queries)
+            ballot = await asyncio.to_thread(self._voter.vote, spec, queries)
+        await asyncio.to_thread(self._policy.check_budget, spec)
+        await self._check_reach()
+        prepared = agent_pb2.Prepared(round_id=spec.round_id)
+        await _say(call, agent_pb2.AttendRequest(prepared=prepared))
+        try:
+            go = self._rounds[spec.round_id]
+            await asyncio.wait_for(go.wait(), max(0.0, spec.seconds_left()))
+        except TimeoutError as error:
+            why = "too few agents were prepared before its deadline"
+            raise VoteError(ErrorKind.ROUND_CLOSED, round=spec.round_id, why=why) from error
+        shares = await asyncio.to_thread(self._share, spec, ballot)
         submission = os.urandom(_SUBMISSION_ID_BYTES)
         sent = await asyncio.gather(
             *(
@@ -166,9 +202,14 @@ class Agent:
         wire.check_finite(queries, "queries")
         return queries
 
-    def _vote(self, spec: Spec, queries: Queries) -> list[Share]:
-        """In a thread: ballots, noise, shares. The spend is on disk before shares exist."""
-        ballot = self._voter.vote(spec, queries)
+    async def _check_reach(self) -> None:
+        """Finds out that a party is out of reach before the round is charged."""
+        await asyncio.gather(
+            *(rpc.reach(channel, f"Party {name}") for name, channel in self._channels.items())
+        )
+
+    def _share(self, spec: Spec, ballot: Ballot) -> list[Share]:
+        """In a thread: noise and shares. The spend is on disk before shares exist."""
         self._policy.charge(spec)
         noisy = ballot + SkellamSampler(spec.agent_variance).sample(ballot.shape)
         explicit = spec.explicit_rank(self._name)
@@ -189,6 +230,12 @@ class Agent:
                 if not unreachable or attempt == _SUBMIT_TRIES or spec.seconds_left() <= 0:
                     raise failure from error
         raise AssertionError("unreachable")
+
+
+async def _say(call: Any, message: agent_pb2.AttendRequest) -> None:
+    """Tells the coordinator, if it still listens; if not, the session ends and starts anew."""
+    with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+        await call.write(message)
 
 
 class _Upload:

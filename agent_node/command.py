@@ -8,11 +8,12 @@ import logging
 from collections.abc import Sequence
 
 from agent_node.agent import Agent
+from agent_node.enrolment import credentials_of
 from agent_node.policy import Policy
 from agent_node.settings import AgentSettings
 from agent_node.voter import prepare
 from mpc_vote import process, rpc
-from mpc_vote.identity import Credentials, Identity, Role
+from mpc_vote.identity import Identity, Role
 from mpc_vote.privacy.ledger import Budget, Ledger
 from mpc_vote.process import CommandError
 
@@ -26,10 +27,10 @@ def command(arguments: Sequence[str]) -> int:
 
 async def serve_agent(settings: AgentSettings) -> None:
     """Runs an agent until it is told to stop."""
-    credentials = Credentials.load(settings.certs, Role.AGENT)
+    credentials = await credentials_of(settings)
     name = credentials.identity.name
     try:
-        voter, capabilities = await asyncio.to_thread(prepare, settings)
+        voter, capabilities = await asyncio.to_thread(prepare, settings, name)
     except (ValueError, OSError) as error:
         raise CommandError(f"the data of agent {name} can't be used: {error}") from error
     async with contextlib.AsyncExitStack() as stack:
@@ -46,6 +47,10 @@ async def serve_agent(settings: AgentSettings) -> None:
             party_channel = rpc.dial(credentials, address, Identity(Role.PARTY, party))
             parties[party] = await stack.enter_async_context(party_channel)
         agent = Agent(name, Policy(name, settings, ledger), voter, capabilities, channel, parties)
+        if settings.health_listen is not None:
+            server = rpc.Server(credentials, settings.health_listen, [], agent.health)
+            stack.push_async_callback(server.stop)
+            await server.start()
         async with process.until_stopped() as stopped:
             attending = asyncio.create_task(agent.attend())
             stopping = asyncio.create_task(stopped.wait())

@@ -9,6 +9,7 @@ from typing import Any
 from agent_node.settings import AgentSettings
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.privacy.ledger import AlreadyCharged, BudgetExhausted, Ledger
+from mpc_vote.privacy.mechanisms import SkellamVote
 from mpc_vote.spec import KNN_BALLOTS, Spec
 
 
@@ -71,10 +72,17 @@ class Policy:
                 want=mine.min_sigma,
             )
 
+    def check_budget(self, spec: Spec) -> None:
+        """Refuses a round that could not be charged now; nothing is written."""
+        self._in_ledger(self._ledger.check, spec)
+
     def charge(self, spec: Spec) -> None:
         """Writes the spend down; a round that was charged before is not answered again."""
+        self._in_ledger(self._ledger.charge, spec)
+
+    def _in_ledger(self, action: Callable[[str, SkellamVote], None], spec: Spec) -> None:
         try:
-            self._ledger.charge(spec.round_id, spec.mechanism)
+            action(spec.round_id, spec.mechanism)
         except AlreadyCharged as error:
             why = "it was answered before, perhaps by this agent before a restart"
             raise VoteError(ErrorKind.POLICY_REFUSED, why=why) from error

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 from typing import ClassVar
 
 from pydantic import Field
 
-from mpc_vote.config import Address, Method, Name, Parties, Probability, RoleSettings
+from mpc_vote.config import Address, Method, Name, Parties, Positive, Probability, RoleSettings
 
 
 class AgentSettings(RoleSettings):
@@ -15,14 +16,28 @@ class AgentSettings(RoleSettings):
 
     command: ClassVar[str] = "agent"
 
-    data: Path = Field(description="npz file with the private points x and labels y")
+    data: Path = Field(description="npz file with private points x and labels y, or demo")
     data_dir: Path = Field(description="folder for this agent's own privacy ledger")
-    coordinator: Address = Field(description="host:port of the coordinator")
+    coordinator: Address = Field(description="host:port or unix:/path of the coordinator")
     coordinator_name: Name = Field(
         "coordinator", description="name in the coordinator's certificate"
     )
     parties: Parties = Field(
         description="the parties that this agent trusts, in rank order: name=host:port,..."
+    )
+    enrol: Address | None = Field(
+        None, description="where to enrol when --certs holds no cert.pem yet"
+    )
+    enrol_seconds: Positive = Field(120.0, description="how long to try to enrol")
+    token_file: Path | None = Field(None, description="file with the token to enrol with")
+    token_pool: Path | None = Field(
+        None, description="folder of tokens that starting agents share; this one takes one"
+    )
+    ca: Path | None = Field(
+        None, description="the authority to trust when enrolling; ca.pem in --certs if left out"
+    )
+    health_listen: Address | None = Field(
+        None, description="host:port or unix:/path to say on whether this agent attends"
     )
     dealer_name: Name = Field("dealer", description="the dealer that this agent trusts")
     method: Method = Field(Method.KNN, description="knn: nearest neighbours; ae: a local model")
@@ -33,13 +48,13 @@ class AgentSettings(RoleSettings):
     )
     seed: int = Field(0, ge=0, description="seed of the local model's training")
     min_sigma: float = Field(0.0, ge=0, description="refuse rounds with less noise, in votes")
-    min_quorum: int = Field(1, ge=1, description="refuse rounds that may end with fewer agents")
+    min_quorum: int = Field(2, ge=1, description="refuse rounds that may end with fewer agents")
     min_collusion: int = Field(
         0, ge=0, description="refuse rounds whose noise allows for fewer colluding agents"
     )
     max_queries: int = Field(10_000, ge=1, description="refuse larger rounds")
-    budget_agent: float | None = Field(None, gt=0, description="most epsilon ever at agent level")
-    budget_instance: float | None = Field(
-        None, gt=0, description="most epsilon ever at instance level"
+    budget_agent: float = Field(inf, gt=0, description="most epsilon ever at agent level")
+    budget_instance: float = Field(
+        8.0, gt=0, description="most epsilon ever at instance level; inf for no limit"
     )
     delta: Probability = Field(1e-3, description="delta of the budgets")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,9 +13,13 @@ from agent_node.settings import AgentSettings
 from mpc_vote import ballots, wire
 from mpc_vote.ballots import BallotKind
 from mpc_vote.config import Method
+from mpc_vote.data.dataset import Dataset
 from mpc_vote.data.partition import load_part
 from mpc_vote.proto.mpcvote.v1 import agent_pb2
 from mpc_vote.spec import BALLOT_CODES, Spec
+
+# In place of a file: the part of the embedded data that belongs to this agent's name.
+DEMO_DATA = Path("demo")
 
 Queries = npt.NDArray[Any]
 Ballot = npt.NDArray[np.int64]
@@ -74,9 +79,9 @@ class LocalModel:
         return ballots.one_hot(self._predict(queries), message.classes, message.fraction_bits)
 
 
-def prepare(settings: AgentSettings) -> tuple[Voter, agent_pb2.Capabilities]:
+def prepare(settings: AgentSettings, agent: str) -> tuple[Voter, agent_pb2.Capabilities]:
     """Loads the private data and builds the index or trains the model."""
-    data = load_part(settings.data)
+    data = _demo_part(agent) if settings.data == DEMO_DATA else load_part(settings.data)
     voter: Voter
     if data.multi_label and settings.method is Method.AE:
         raise ValueError("local models take one class per point; use --method knn for attributes")
@@ -113,3 +118,9 @@ def prepare(settings: AgentSettings) -> tuple[Voter, agent_pb2.Capabilities]:
         min_quorum=settings.min_quorum,
         min_collusion=settings.min_collusion,
     )
+
+
+def _demo_part(agent: str) -> Dataset:
+    from mpc_vote.data.demo import demo_partition, part_number
+
+    return demo_partition().private[part_number(agent)]

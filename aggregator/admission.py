@@ -276,28 +276,55 @@ def _quorum(
 ) -> tuple[list[str], int, int]:
     """Roster, quorum and collusion bound, leaving out agents whose policy would refuse them."""
     sigma = plan.sigma or defaults.sigma
-    roster = [agent for agent in agents if sigma >= present[agent].min_sigma]
     asked = plan.collusion if plan.HasField("collusion") else None
+    roster, unwilling = list(agents), dict[str, str]()
     while True:
         quorum = plan.quorum or math.ceil(defaults.quorum_fraction * len(roster))
-        collusion = min(defaults.collusion, quorum - 1) if asked is None else asked
-        if not roster or not collusion < quorum <= len(roster):
-            raise VoteError(
-                ErrorKind.QUORUM_RANGE,
-                field="plan.quorum",
-                got=quorum,
-                roster=len(roster),
-                collusion=max(collusion, 0),
-                low=max(collusion, 0) + 1,
-            )
-        willing = [
-            agent
-            for agent in roster
-            if quorum >= present[agent].min_quorum and collusion >= present[agent].min_collusion
-        ]
+        collusion = max(0, min(defaults.collusion, quorum - 1)) if asked is None else asked
+        if not collusion < quorum <= len(roster):
+            break
+        for agent in roster:
+            if why := _objection(present[agent], sigma, quorum, collusion):
+                unwilling[agent] = why
+        willing = [agent for agent in roster if agent not in unwilling]
         if len(willing) == len(roster):
             return roster, quorum, collusion
         roster = willing
+    if unwilling:
+        why = "; ".join(f"{agent} {reason}" for agent, reason in unwilling.items())
+        want = plan.quorum or collusion + 1
+        raise VoteError(ErrorKind.AGENTS_UNWILLING, got=len(roster), want=want, why=why)
+    raise VoteError(
+        ErrorKind.QUORUM_RANGE,
+        field="plan.quorum",
+        got=quorum,
+        roster=len(roster),
+        collusion=collusion,
+        low=min(collusion + 1, len(roster)),
+    )
+
+
+def _objection(can: agent_pb2.Capabilities, sigma: float, quorum: int, collusion: int) -> str:
+    """Why an agent's announced policy would refuse the round, or nothing."""
+    if sigma < can.min_sigma:
+        return f"wants sigma of at least {can.min_sigma:g}"
+    if quorum < can.min_quorum:
+        return f"wants a quorum of at least {can.min_quorum}"
+    if collusion < can.min_collusion:
+        return f"wants noise that allows for {can.min_collusion} colluding agents"
+    return ""
+
+
+def warnings(spec: Spec) -> list[str]:
+    """What a client should know before it trusts the labels."""
+    message = spec.message
+    votes = sum(spec.roster.values()) if spec.ballot is BallotKind.KNN_COUNT else len(spec.roster)
+    if message.sigma < votes / 2:
+        return []
+    return [
+        f"sigma {message.sigma:g} is large for at most {votes} votes on a query: "
+        "labels will be close to random. Lower sigma, or have more agents or neighbours vote."
+    ]
 
 
 def _unknown(field: str, got: object, known: Sequence[str]) -> None:

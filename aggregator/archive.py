@@ -42,6 +42,7 @@ _MIGRATIONS = (
     ) STRICT;
     CREATE TABLE models (
         version INTEGER PRIMARY KEY AUTOINCREMENT,
+        client TEXT NOT NULL,
         description BLOB NOT NULL
     ) STRICT;
     """,
@@ -155,10 +156,12 @@ class Archive:
         """Writes down why a round failed, and drops its queries."""
         with self._lock:
             self._db.execute(
-                "UPDATE rounds SET state = ?, reason = ? WHERE round_id = ?",
-                (FAILED, reason, round_id),
+                "UPDATE rounds SET state = ?, reason = ? WHERE round_id = ? AND state = ?",
+                (FAILED, reason, round_id, OPEN),
             )
-        self.queries_path(round_id).unlink(missing_ok=True)
+            failed = self._db.execute("SELECT changes()").fetchone()[0]
+        if failed:
+            self.queries_path(round_id).unlink(missing_ok=True)
 
     def fail_interrupted(self) -> list[str]:
         """At start: rounds that a crash left open have failed; what they were charged stays."""
@@ -216,10 +219,14 @@ class Archive:
 
     # models
 
-    def add_model(self, description: model_pb2.Model, content: Path) -> model_pb2.Model:
+    def add_model(
+        self, client: str, description: model_pb2.Model, content: Path
+    ) -> model_pb2.Model:
         """Takes a trained model in as the next version."""
         with self._lock, self._transaction():
-            cursor = self._db.execute("INSERT INTO models (description) VALUES (?)", (b"",))
+            cursor = self._db.execute(
+                "INSERT INTO models (client, description) VALUES (?, ?)", (client, b"")
+            )
             description.version = cursor.lastrowid or 0
             os.replace(content, self.model_path(description.version))
             self._db.execute(
@@ -228,10 +235,12 @@ class Archive:
             )
         return description
 
-    def models(self) -> list[model_pb2.Model]:
-        """All versions, oldest first."""
+    def models(self, client: str) -> list[model_pb2.Model]:
+        """A client's versions, oldest first."""
         with self._lock:
-            rows = self._db.execute("SELECT description FROM models ORDER BY version").fetchall()
+            rows = self._db.execute(
+                "SELECT description FROM models WHERE client = ? ORDER BY version", (client,)
+            ).fetchall()
         return [model_pb2.Model.FromString(row[0]) for row in rows]
 
     def model_path(self, version: int) -> Path:

@@ -31,13 +31,21 @@ class Ballots:
 
     spec: Spec
     queries: Path
+    prepared: set[str] = field(default_factory=set)
     submitted: dict[str, int] = field(default_factory=dict)
     declined: dict[str, str] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    started: bool = False
+
+    def done(self) -> int:
+        """Agents that have done what this phase asks: be prepared, then submit."""
+        return len(self.submitted if self.started else self.prepared)
 
     def silent(self) -> list[str]:
-        """Agents of the roster that have not answered."""
-        answered = self.submitted.keys() | self.declined.keys()
+        """Agents of the roster that are still expected to answer in this phase."""
+        if self.started:
+            return sorted(self.prepared - self.submitted.keys() - self.declined.keys())
+        answered = self.prepared | self.declined.keys()
         return [agent for agent in self.spec.roster if agent not in answered]
 
 
@@ -77,13 +85,25 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
         finally:
             del self._rounds[spec.round_id]
 
+    def start(self, ballots: Ballots) -> None:
+        """Tells the agents that are prepared, and those that still will be, to charge and send."""
+        ballots.started = True
+        for agent in ballots.prepared:
+            self._tell(agent, ballots)
+
     def _tell(self, agent: str, ballots: Ballots) -> None:
+        """An agent that is not prepared hears of the round, one that is hears of its start."""
         seat = self._seats.get(agent)
         if seat is None:
             return
-        announcement = agent_pb2.RoundAnnouncement(spec=ballots.spec.wire)
+        if agent in ballots.prepared:
+            go = agent_pb2.Go(round_id=ballots.spec.round_id)
+            response = agent_pb2.AttendResponse(go=go)
+        else:
+            announcement = agent_pb2.RoundAnnouncement(spec=ballots.spec.wire)
+            response = agent_pb2.AttendResponse(announcement=announcement)
         try:
-            seat.outbox.put_nowait(agent_pb2.AttendResponse(announcement=announcement))
+            seat.outbox.put_nowait(response)
         except asyncio.QueueFull:
             ballots.declined[agent] = "it does not read its announcements"
             ballots.changed.set()
@@ -107,7 +127,10 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
         try:
             yield agent_pb2.AttendResponse(welcome=agent_pb2.Welcome())
             for ballots in list(self._rounds.values()):
-                if name in ballots.silent():
+                answered = ballots.submitted.keys() | ballots.declined.keys()
+                if name in ballots.spec.roster and name not in answered:
+                    # It prepares anew: what it had prepared is gone with its stream.
+                    ballots.prepared.discard(name)
                     self._tell(name, ballots)
             while not reader.done():
                 waiting = asyncio.create_task(seat.outbox.get())
@@ -129,11 +152,19 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
     async def _listen(self, name: str, requests: AsyncIterator[agent_pb2.AttendRequest]) -> None:
         async for request in requests:
             kind = request.WhichOneof("message")
-            said = request.submitted if kind == "submitted" else request.declined
-            ballots = self._rounds.get(said.round_id)
+            rounds = {
+                "prepared": request.prepared.round_id,
+                "submitted": request.submitted.round_id,
+                "declined": request.declined.round_id,
+            }
+            ballots = self._rounds.get(rounds.get(kind or "", ""))
             if ballots is None or name not in ballots.spec.roster:
                 continue
-            if kind == "submitted":
+            if kind == "prepared":
+                ballots.prepared.add(name)
+                if ballots.started:
+                    self._tell(name, ballots)
+            elif kind == "submitted":
                 ballots.submitted[name] = request.submitted.upload_bytes
                 ballots.declined.pop(name, None)
             elif kind == "declined":

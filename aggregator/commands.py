@@ -14,6 +14,7 @@ from aggregator.admission import Defaults
 from aggregator.archive import Archive
 from aggregator.attendance import Attendance
 from aggregator.dealer import DealerServicer
+from aggregator.enrolment import EnrolmentServicer
 from aggregator.labels import LabelServicer
 from aggregator.models import ModelServicer
 from aggregator.party import PartyServicer
@@ -21,13 +22,17 @@ from aggregator.peers import PeerServicer
 from aggregator.rounds import RoundRunner
 from aggregator.settings import CoordinatorSettings, DealerSettings, PartySettings
 from aggregator.tally import Tally
-from mpc_vote import process, rpc
+from aggregator.tokens import Tokens
+from mpc_vote import pem, process, rpc
+from mpc_vote.authority import AgentAuthority
+from mpc_vote.config import ConfigError
 from mpc_vote.identity import Credentials, Identity, Role
 from mpc_vote.privacy.ledger import Budget, Ledger
 from mpc_vote.process import CommandError
 from mpc_vote.proto.mpcvote.v1 import (
     agent_pb2_grpc,
     dealer_pb2_grpc,
+    enrolment_pb2_grpc,
     label_pb2_grpc,
     model_pb2_grpc,
     party_pb2_grpc,
@@ -56,7 +61,7 @@ async def serve_dealer(settings: DealerSettings) -> None:
     credentials = Credentials.load(settings.certs, Role.DEALER)
     servicer = DealerServicer()
     services = [(dealer_pb2_grpc.add_DealerServiceServicer_to_server, servicer)]
-    await _serve(credentials, rpc.Server(credentials, settings.listen, services, servicer.health))
+    await _serve(credentials, [rpc.Server(credentials, settings.listen, services, servicer.health)])
 
 
 async def serve_party(settings: PartySettings) -> None:
@@ -93,7 +98,7 @@ async def serve_party(settings: PartySettings) -> None:
         server = rpc.Server(credentials, settings.listen, services, servicer.health)
         # CrypTen and torch take seconds to import: before the first round, not in it.
         await asyncio.to_thread(_warm_up)
-        await _serve(credentials, server)
+        await _serve(credentials, [server])
 
 
 async def serve_coordinator(settings: CoordinatorSettings) -> None:
@@ -141,8 +146,34 @@ async def serve_coordinator(settings: CoordinatorSettings) -> None:
             await labels.stop()
             attendance.stop()
 
-        server = rpc.Server(credentials, settings.listen, services, health)
-        await _serve(credentials, server, close)
+        servers = [rpc.Server(credentials, settings.listen, services, health)]
+        if settings.enrol_listen is not None:
+            servers.append(_enrolment(stack, settings, settings.enrol_listen, credentials))
+        await _serve(credentials, servers, close)
+
+
+def _enrolment(
+    stack: contextlib.ExitStack | contextlib.AsyncExitStack,
+    settings: CoordinatorSettings,
+    listen: str,
+    credentials: Credentials,
+) -> rpc.Server:
+    """The server on which agents enrol, apart from the one that asks for certificates."""
+    if settings.agent_authority is None:
+        raise ConfigError("agent-authority: is missing: enrol-listen needs it to sign agents")
+    authority = AgentAuthority.load(settings.agent_authority)
+    trusted = pem.parse_certificates(credentials.ca_pem, settings.certs / "ca.pem")
+    if authority.root not in trusted:
+        raise CommandError(
+            f"the agents' authority in {settings.agent_authority} is under another root than "
+            f"{settings.certs / 'ca.pem'}, so nobody would accept its agents"
+        )
+    path = settings.data_dir / "enrolment.db"
+    servicer = EnrolmentServicer(stack.enter_context(contextlib.closing(Tokens(path))), authority)
+    services = [(enrolment_pb2_grpc.add_EnrolmentServiceServicer_to_server, servicer)]
+    server = rpc.Server(credentials, listen, services, servicer.health, open_to_anybody=True)
+    log.info("agents enrol on %s", listen)
+    return server
 
 
 async def _nothing() -> None:
@@ -151,17 +182,18 @@ async def _nothing() -> None:
 
 async def _serve(
     credentials: Credentials,
-    server: rpc.Server,
+    servers: Sequence[rpc.Server],
     close: Callable[[], Awaitable[None]] = _nothing,
 ) -> None:
     async with process.until_stopped() as stopped:
-        await server.start()
-        log.info("%s serves on port %d", credentials.identity, server.port)
+        for server in servers:
+            await server.start()
+        log.info("%s serves on port %d", credentials.identity, servers[0].port)
         try:
             await stopped.wait()
         finally:
             await close()
-            await server.stop()
+            await asyncio.gather(*(server.stop() for server in servers))
             log.info("%s stopped", credentials.identity)
 
 

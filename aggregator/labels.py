@@ -23,6 +23,8 @@ from mpc_vote.spec import ENGINE_CODES, MAX_QUERIES
 
 _LABELS_PER_MESSAGE = 65_536
 _RETRY_SECONDS = 2.0
+_UPLOAD_SECONDS = 300.0
+_MAX_READING = 8
 Response = label_pb2.RequestLabelsResponse
 
 
@@ -48,15 +50,21 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
         self._max_open = max_open_rounds
         self._open: dict[str, tuple[Round, asyncio.Task[None]]] = {}
         self._arriving = 0
+        self._reading = 0
         # Two calls under one request id must not both find that there is no such round yet.
         self._named = asyncio.Lock()
 
     async def health(self) -> Mapping[str, bool]:
         """Labels can be had when every party can work and at least one agent attends."""
-        parties = all(await asyncio.gather(*(rpc.is_serving(c) for c in self._parties.values())))
+        parties = not await self._unready()
         labels = label_pb2.DESCRIPTOR.services_by_name["LabelService"].full_name
         agents = agent_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name
         return {labels: parties and bool(self._attendance.present()), agents: True}
+
+    async def _unready(self) -> list[str]:
+        """Parties that don't say they can work."""
+        serving = await asyncio.gather(*(rpc.is_serving(c) for c in self._parties.values()))
+        return [name for name, ready in zip(self._parties, serving, strict=True) if not ready]
 
     async def stop(self) -> None:
         """Fails the open rounds."""
@@ -70,7 +78,7 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
         self, request_iterator: Any, context: Any
     ) -> AsyncIterator[label_pb2.RequestLabelsResponse]:
         client = rpc.caller().name
-        plan, queries = await read_request(request_iterator)
+        plan, queries = await self._read(request_iterator)
         fingerprint = plan.SerializeToString(deterministic=True) + wire.digest_of(queries)
         async with self._named if plan.request_id else contextlib.nullcontext():
             round_ = await self._find(client, plan, queries, fingerprint)
@@ -84,6 +92,22 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
                     for labels in _label_messages(round_.labels, round_.spec.width):
                         yield Response(labels=labels)
                 yield event
+
+    async def _read(
+        self, messages: AsyncIterator[label_pb2.RequestLabelsRequest]
+    ) -> tuple[label_pb2.LabelPlan, Queries]:
+        """A request, while no more than a few are being read: a batch takes memory."""
+        if self._reading >= _MAX_READING:
+            raise VoteError(ErrorKind.SERVICE_BUSY, got=_MAX_READING, retry_after=_RETRY_SECONDS)
+        self._reading += 1
+        try:
+            async with asyncio.timeout(_UPLOAD_SECONDS):
+                return await read_request(messages)
+        except TimeoutError as error:
+            what = "The upload"
+            raise VoteError(ErrorKind.DEADLINE, what=what, seconds=_UPLOAD_SECONDS) from error
+        finally:
+            self._reading -= 1
 
     async def _find(
         self, client: str, plan: label_pb2.LabelPlan, queries: Queries, fingerprint: bytes
@@ -157,6 +181,8 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
                 ballots=can.ballots,
                 k=can.k,
                 min_sigma=can.min_sigma,
+                min_quorum=can.min_quorum,
+                min_collusion=can.min_collusion,
             )
             for name, can in self._attendance.present().items()
         ]
@@ -169,6 +195,7 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
             total_epsilon_agent=self._ledger.spent(Level.AGENT, delta),
             total_epsilon_instance=self._ledger.spent(Level.INSTANCE, delta),
             max_queries=MAX_QUERIES,
+            unready_parties=await self._unready(),
         )
 
 

@@ -45,7 +45,8 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
     async def Train(
         self, request: model_pb2.TrainRequest, context: Any
     ) -> AsyncIterator[model_pb2.TrainResponse]:
-        rounds = self._rounds(rpc.caller().name, request.round_ids)
+        client = rpc.caller().name
+        rounds = self._rounds(client, request.round_ids)
         if self._training is not None and not self._training.done():
             raise VoteError(ErrorKind.TRAINING_BUSY, retry_after=5.0)
         loop = asyncio.get_running_loop()
@@ -57,7 +58,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
 
         # A thread can't be cancelled: a client that hangs up leaves the training to its end.
         work = asyncio.create_task(
-            asyncio.to_thread(self._train, rounds, request.seed, on_progress)
+            asyncio.to_thread(self._train, client, rounds, request.seed, on_progress)
         )
         self._training = work
         while not work.done():
@@ -73,7 +74,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
     async def ListModels(
         self, request: model_pb2.ListModelsRequest, context: Any
     ) -> model_pb2.ListModelsResponse:
-        return model_pb2.ListModelsResponse(models=self._archive.models())
+        return model_pb2.ListModelsResponse(models=self._archive.models(rpc.caller().name))
 
     @rpc.allowed(Role.CLIENT)
     async def GetModel(
@@ -127,7 +128,9 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
             raise VoteError(ErrorKind.MULTI_LABEL_MODEL, field="round_ids")
         return chosen
 
-    def _train(self, rounds: Sequence[RoundRecord], seed: int, on_progress: Any) -> model_pb2.Model:
+    def _train(
+        self, client: str, rounds: Sequence[RoundRecord], seed: int, on_progress: Any
+    ) -> model_pb2.Model:
         """In a thread: a new version from the labels of these rounds."""
         from mpc_vote.learning.student import train_student
 
@@ -154,7 +157,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         try:
             student.save(scratch, _provenance(model))
             model.sha256 = hashlib.sha256(scratch.read_bytes()).digest()
-            return self._archive.add_model(model, scratch)
+            return self._archive.add_model(client, model, scratch)
         finally:
             scratch.unlink(missing_ok=True)
 
@@ -167,7 +170,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         return self._loaded[1].predict(inputs.astype(np.float32))
 
     def _model(self, version: int) -> model_pb2.Model:
-        models = self._archive.models()
+        models = self._archive.models(rpc.caller().name)
         for model in models if version else models[-1:]:
             if version in (0, model.version):
                 return model

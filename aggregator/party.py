@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -37,6 +38,8 @@ log = logging.getLogger(__name__)
 MAX_OPEN_ROUNDS = 256
 MAX_INTAKE_SECONDS = 3_600.0
 SUBMISSION_ID_BYTES = 16
+# An agent sends one share per round; a few rounds may be open, and a retry may overlap.
+_UPLOADS_PER_AGENT = 8
 # Rows that one run of the engine takes: enough to fill the network, few enough to fit in memory.
 _BLOCK_ROWS = 512
 _BLOCK_CELLS = 16_384
@@ -76,6 +79,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         self._dealer_channel = dealer_channel
         self._timeout = exchange_seconds
         self._rounds: dict[str, _Round] = {}
+        self._uploads: Counter[str] = Counter()
         # Sessions run side by side: with a queue, two parties could take two rounds in different
         # orders, and each would wait for the other.
         self._threads = ThreadPoolExecutor(MAX_OPEN_ROUNDS, thread_name_prefix="engine")
@@ -119,10 +123,22 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         self, request_iterator: Any, context: Any
     ) -> party_pb2.SubmitSharesResponse:
         agent = rpc.caller().name
+        if self._uploads[agent] >= _UPLOADS_PER_AGENT:
+            raise VoteError(ErrorKind.SERVICE_BUSY, got=_UPLOADS_PER_AGENT, retry_after=1.0)
+        self._uploads[agent] += 1
+        try:
+            return await self._take(agent, request_iterator)
+        finally:
+            self._uploads[agent] -= 1
+
+    async def _take(
+        self, agent: str, requests: AsyncIterator[party_pb2.SubmitSharesRequest]
+    ) -> party_pb2.SubmitSharesResponse:
+        """One submission, read no further than it may be long."""
         header: party_pb2.SubmissionHeader | None = None
         packed = bytearray()
         expected = 0
-        async for request in request_iterator:
+        async for request in requests:
             if header is None:
                 header = request.header
                 expected = self._expected(agent, header)
@@ -170,8 +186,11 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         spec = round_.spec
         with contextlib.ExitStack() as stack:
             started = time.monotonic()
-            material = await DealtMaterial.open(
-                self._dealer_channel, spec.round_id, self._parties, self._rank, self._timeout
+            material, trips = await asyncio.gather(
+                DealtMaterial.open(
+                    self._dealer_channel, spec.round_id, self._parties, self._rank, self._timeout
+                ),
+                asyncio.gather(*(rpc.round_trip(peer) for peer in self._peers.values())),
             )
             stack.callback(material.close)
             channel = await PeerChannel.open(
@@ -198,6 +217,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
                 bytes_received=channel.traffic.bytes_received,
                 dealer_bytes=material.received_bytes,
                 seconds=time.monotonic() - started,
+                round_trip_seconds=max(trips),
             )
             yield party_pb2.AggregateResponse(statistics=statistics)
             await channel.finish()

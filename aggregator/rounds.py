@@ -1,8 +1,10 @@
 """A round from its spec to its labels, on the coordinator's side.
 
-Order, and why: parties open the round first, since that reveals nothing and a dead party should
-cost nothing; then the ledger is charged, durably; only then do agents hear of it. After a charge
-nothing is refunded: the coordinator can't prove to anybody that no label was opened.
+Order, and why: the parties open the round first, which reveals nothing. Then agents prepare: they
+check the spec, their budget and their way to the parties, and vote, but spend nothing, so a round
+that can't reach its quorum costs nobody anything. Then the ledger is charged, durably, and only
+then do agents charge theirs and send. After a charge nothing is refunded: the coordinator can't
+prove to anybody that no label was opened.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Any, TypeVar
 import grpc
 import numpy as np
 
+from aggregator.admission import warnings
 from aggregator.archive import Archive, Labels
 from aggregator.attendance import Attendance, Ballots
 from mpc_vote.csprng import Words
@@ -30,6 +33,8 @@ from mpc_vote.spec import Spec
 log = logging.getLogger(__name__)
 
 _CALL_SECONDS = 10.0
+# Part of the answering time in which agents must be prepared; the rest is for sending shares.
+_PREPARE_PART = 0.7
 
 T = TypeVar("T")
 Event = label_pb2.RequestLabelsResponse
@@ -98,7 +103,6 @@ class RoundRunner:
         self._archive = archive
         self._ledger = ledger
         self._attendance = attendance
-        self._channels = dict(parties)
         self._stubs = {
             name: party_pb2_grpc.PartyServiceStub(channel) for name, channel in parties.items()
         }
@@ -129,15 +133,20 @@ class RoundRunner:
 
     async def _run(self, round_: Round) -> None:
         spec = round_.spec
-        opened = label_pb2.RoundOpened(spec=spec.message, spec_digest=spec.digest)
+        opened = label_pb2.RoundOpened(
+            spec=spec.message, spec_digest=spec.digest, warnings=warnings(spec)
+        )
         await round_.tell(Event(opened=opened))
         request = party_pb2.OpenRoundRequest(spec=spec.wire)
         await self._all(lambda stub: stub.OpenRound(request, timeout=_CALL_SECONDS))
-        await asyncio.to_thread(self._charge, spec)
-        await round_.progress(label_pb2.STAGE_ADMITTED, 1, 1, "charged and opened at all parties")
         queries = self._archive.queries_path(spec.round_id)
         with self._attendance.announce(spec, queries) as ballots:
-            await self._collect(round_, ballots)
+            await self._collect(round_, ballots, _PREPARE_PART * spec.seconds_left())
+            if len(ballots.prepared) < spec.message.quorum:
+                raise _missed(spec, ballots.prepared, ballots, "Nothing was spent. ")
+            await asyncio.to_thread(self._charge, spec)
+            self._attendance.start(ballots)
+            await self._collect(round_, ballots, spec.seconds_left())
         contributors = await self._contributors(spec, ballots)
         labels, statistics = await self._aggregate(round_, contributors)
         completed = self._completed(round_, contributors, ballots, statistics)
@@ -160,16 +169,19 @@ class RoundRunner:
                 delta=error.delta,
             ) from error
 
-    async def _collect(self, round_: Round, ballots: Ballots) -> None:
-        """Waits until every agent has answered or left, or the deadline."""
+    async def _collect(self, round_: Round, ballots: Ballots, seconds: float) -> None:
+        """Waits until every agent has answered in this phase or left, or the time is over."""
         spec, told = round_.spec, -1
+        stage = label_pb2.STAGE_VOTING if ballots.started else label_pb2.STAGE_PREPARING
+        what = "have voted" if ballots.started else "are prepared"
+        until = time.monotonic() + seconds
         while True:
             ballots.changed.clear()
-            answered = len(ballots.submitted)
+            answered = ballots.done()
             if answered != told:
                 told = answered
-                detail = f"{answered} of {len(spec.roster)} agents have voted"
-                await round_.progress(label_pb2.STAGE_VOTING, answered, len(spec.roster), detail)
+                detail = f"{answered} of {len(spec.roster)} agents {what}"
+                await round_.progress(stage, answered, len(spec.roster), detail)
             present = self._attendance.present()
             awaited = ballots.silent()
             if answered >= spec.message.quorum:
@@ -178,7 +190,7 @@ class RoundRunner:
             if not awaited or len(spec.roster) - len(ballots.declined) < spec.message.quorum:
                 return
             try:
-                await asyncio.wait_for(ballots.changed.wait(), max(0.0, spec.seconds_left()))
+                await asyncio.wait_for(ballots.changed.wait(), max(0.0, until - time.monotonic()))
             except TimeoutError:
                 return
 
@@ -189,15 +201,7 @@ class RoundRunner:
         held = [{(h.agent, h.submission_id) for h in answer.holdings} for answer in answers]
         common = sorted(set.intersection(*held))
         if len(common) < spec.message.quorum:
-            names = {agent for agent, _ in common}
-            why = "; ".join(f"{a.agent}: {a.reason}" for a in _absences(spec, names, ballots))
-            raise VoteError(
-                ErrorKind.QUORUM_MISSED,
-                round=spec.round_id,
-                got=len(common),
-                want=spec.message.quorum,
-                why=f"Missing: {why}.",
-            )
+            raise _missed(spec, {agent for agent, _ in common}, ballots)
         return [party_pb2.Holding(agent=a, submission_id=s) for a, s in common]
 
     async def _aggregate(
@@ -262,6 +266,7 @@ class RoundRunner:
             mpc_rounds=max(s.rounds for s in statistics),
             mpc_bytes_per_party=max(s.bytes_sent for s in statistics),
             mpc_seconds=max(s.seconds for s in statistics),
+            mpc_round_trip_seconds=max(s.round_trip_seconds for s in statistics),
             dealer_bytes=sum(s.dealer_bytes for s in statistics),
             upload_bytes_per_agent=max(ballots.submitted.values(), default=0),
             seconds=time.monotonic() - round_.started,
@@ -329,6 +334,17 @@ def _absences(spec: Spec, contributors: set[str], ballots: Ballots) -> list[labe
             reason = "its shares did not reach every party"
         absences.append(label_pb2.Absence(agent=agent, reason=reason))
     return absences
+
+
+def _missed(spec: Spec, present: set[str], ballots: Ballots, note: str = "") -> VoteError:
+    absences = "; ".join(f"{a.agent}: {a.reason}" for a in _absences(spec, present, ballots))
+    return VoteError(
+        ErrorKind.QUORUM_MISSED,
+        round=spec.round_id,
+        got=len(present),
+        want=spec.message.quorum,
+        why=f"{note}Missing: {absences.rstrip('.')}.",
+    )
 
 
 def _bad_answer(spec: Spec, rank: int, why: str) -> VoteError:

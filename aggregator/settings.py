@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 from typing import ClassVar
 
@@ -40,6 +41,12 @@ class CoordinatorSettings(RoleSettings):
     listen: Address = Field(
         "127.0.0.1:7000", description="host:port to serve clients and agents on"
     )
+    enrol_listen: Address | None = Field(
+        None, description="host:port on which agents with a token enrol; nowhere if left out"
+    )
+    agent_authority: Path | None = Field(
+        None, description="folder of the agents' authority, to sign agents that enrol"
+    )
     data_dir: Path = Field(description="folder for ledger, rounds and models")
     parties: Parties = Field(description="all parties in rank order: name=host:port,...")
     dealer_name: Name = Field("dealer", description="name in the dealer's certificate")
@@ -47,7 +54,9 @@ class CoordinatorSettings(RoleSettings):
         MaxMethod.LOG_REDUCTION, description="CrypTen's method for the argmax"
     )
     sigma: Positive = Field(25.0, description="noise in votes where a request names none")
-    least_sigma: float = Field(0.0, ge=0, description="requests below it are refused")
+    least_sigma: float = Field(
+        0.1, ge=0, description="requests below it are refused: they would ruin the total for ever"
+    )
     delta: Probability = Field(1e-3, description="delta at which epsilon is reported")
     quorum_fraction: float = Field(
         0.8,
@@ -61,7 +70,5 @@ class CoordinatorSettings(RoleSettings):
     answer_seconds: int = Field(60, ge=1, le=3_000, description="time that agents have to answer")
     aggregate_seconds: Positive = Field(300.0, description="time that the committee has to count")
     max_open_rounds: int = Field(4, ge=1, le=64, description="further requests are told to wait")
-    budget_agent: float | None = Field(None, gt=0, description="most epsilon ever at agent level")
-    budget_instance: float | None = Field(
-        None, gt=0, description="most epsilon ever at instance level"
-    )
+    budget_agent: float = Field(inf, gt=0, description="most epsilon ever at agent level")
+    budget_instance: float = Field(inf, gt=0, description="most epsilon ever at instance level")

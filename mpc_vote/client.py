@@ -62,6 +62,7 @@ class LabelResult:
     cost: common_pb2.Cost
     contributors: int
     absences: dict[str, str]
+    warnings: tuple[str, ...]
     spec: common_pb2.RoundSpec | None
 
 
@@ -137,12 +138,12 @@ class AsyncLabelClient:
         """Labels a batch: progress as it happens, then the result."""
         array, message = _rows(queries), plan.message()
         parts: list[label_pb2.Labels] = []
-        spec: common_pb2.RoundSpec | None = None
+        opened = label_pb2.RoundOpened()
         call = self._labels.RequestLabels(_requests(array, message), timeout=_LABEL_SECONDS)
         try:
             async for response in call:
                 if response.HasField("opened"):
-                    spec = response.opened.spec
+                    opened = response.opened
                 elif response.HasField("progress"):
                     progress = response.progress
                     stage = label_pb2.Stage.Name(progress.stage).removeprefix("STAGE_").lower()
@@ -150,7 +151,7 @@ class AsyncLabelClient:
                 elif response.HasField("labels"):
                     parts.append(response.labels)
                 else:
-                    yield _result(response.completed, parts, spec)
+                    yield _result(response.completed, parts, opened)
         except grpc.RpcError as error:
             raise VoteError.from_rpc(error, _WHO) from error
         finally:
@@ -345,7 +346,7 @@ def _requests(
 def _result(
     completed: label_pb2.RoundCompleted,
     parts: Sequence[label_pb2.Labels],
-    spec: common_pb2.RoundSpec | None,
+    opened: label_pb2.RoundOpened,
 ) -> LabelResult:
     width = parts[0].width if parts else 1
     ordered = sorted(parts, key=lambda part: part.offset)
@@ -356,7 +357,8 @@ def _result(
         cost=completed.cost,
         contributors=completed.contributors,
         absences={absence.agent: absence.reason for absence in completed.absences},
-        spec=spec,
+        warnings=tuple(opened.warnings),
+        spec=opened.spec if opened.HasField("spec") else None,
     )
 
 

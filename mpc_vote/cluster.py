@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
 import socket
@@ -22,17 +21,15 @@ from pathlib import Path
 
 import psutil
 
+from mpc_vote.authority import CertificateAuthority
 from mpc_vote.client import AsyncLabelClient
 from mpc_vote.errors import VoteError
-from mpc_vote.identity import CertificateAuthority, Identity, Role
-from mpc_vote.process import CommandError
+from mpc_vote.identity import Identity, Role
+from mpc_vote.process import PARENT_VARIABLE, CommandError
 
 _STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.1
 _MEMORY_SECONDS = 0.5
-_PR_SET_PDEATHSIG = 1
-# Looked up here: between fork and exec a child of a threaded process can't safely load anything.
-_PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
 
 @dataclass
@@ -130,6 +127,7 @@ class Cluster:
             "listen": self.coordinator_address,
             "data-dir": str(self.directory / "data" / "coordinator"),
             "parties": self._parties(),
+            "least-sigma": "1e-9",
             **self.coordinator_settings,
         }
         self._spawn("coordinator", Role.COORDINATOR, "coordinator", settings)
@@ -140,6 +138,9 @@ class Cluster:
             "coordinator": self.coordinator_address,
             "parties": self._parties(),
             "data-dir": str(self.directory / "data" / name),
+            # For trying things out: agents accept what they are not told to refuse.
+            "budget-instance": "inf",
+            "min-quorum": "1",
             **self.agents[name],
         }
         self._spawn(name, Role.AGENT, name, settings)
@@ -262,17 +263,15 @@ class Cluster:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
                 # One thread and few heaps each: there are more processes than cores.
-                env={**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"},
+                env={
+                    **os.environ,
+                    "OMP_NUM_THREADS": "1",
+                    "MALLOC_ARENA_MAX": "2",
+                    PARENT_VARIABLE: str(os.getpid()),
+                },
             )
         self.children[label] = Child(label, process, log)
-
-
-def _die_with_parent() -> None:
-    """In the child, on Linux: ends it when the thread that started it ends, however it does."""
-    if _PRCTL is not None:
-        _PRCTL(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def free_ports(count: int) -> list[int]:

@@ -36,6 +36,9 @@ class Method(enum.StrEnum):
     KNN = "knn"
 
 
+_UNIX = "unix:"
+_MAX_SOCKET_PATH = 107
+
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -43,10 +46,18 @@ class ConfigError(Exception):
     """Settings that can't be used, with a sentence per mistake."""
 
 
-def _address(value: str) -> str:
+def check_address(value: str) -> str:
+    """A host and port, or a Unix socket's absolute path, as gRPC takes it."""
+    if value.startswith(_UNIX):
+        path = value.removeprefix(_UNIX)
+        if not path.startswith("/") or len(os.fsencode(path)) > _MAX_SOCKET_PATH:
+            raise ValueError(
+                f"{value!r} is not unix:/path, absolute and of at most {_MAX_SOCKET_PATH} bytes"
+            )
+        return value
     host, _, port = value.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65_535:
-        raise ValueError(f"{value!r} is not host:port with a port from 0 to 65535")
+        raise ValueError(f"{value!r} is not host:port with a port from 0 to 65535, or unix:/path")
     return value
 
 
@@ -55,7 +66,7 @@ def _parties(value: dict[str, str]) -> dict[str, str]:
         raise ValueError("at least two parties are needed, as name=host:port")
     for name in value:
         _name(name)
-    return {name: _address(address) for name, address in value.items()}
+    return {name: check_address(address) for name, address in value.items()}
 
 
 def _name(value: str) -> str:
@@ -70,7 +81,7 @@ def _level(value: str) -> str:
     return value
 
 
-Address = Annotated[str, AfterValidator(_address)]
+Address = Annotated[str, AfterValidator(check_address)]
 Name = Annotated[str, AfterValidator(_name)]
 LogLevel = Annotated[str, AfterValidator(_level)]
 Parties = Annotated[dict[str, str], AfterValidator(_parties)]

@@ -75,6 +75,11 @@ class ErrorKind(enum.Enum):
         "A quorum of {got} does not fit {roster} agents with {collusion} assumed to collude. "
         "Choose from {low} to {roster}.",
     )
+    AGENTS_UNWILLING = (
+        _STATE,
+        "The policies of the attending agents leave {got} for a quorum of {want}: {why}. "
+        "Ask for what they accept, or start more agents.",
+    )
     TIMEOUT_RANGE = (_BAD, "answer_seconds must be from {low} to {high}, got {got}.")
     REQUEST_ID_REUSED = (
         grpc.StatusCode.ALREADY_EXISTS,
@@ -103,6 +108,19 @@ class ErrorKind(enum.Enum):
         grpc.StatusCode.PERMISSION_DENIED,
         "{who} is not part of {what}. Check its configuration and certificate.",
     )
+    TOKEN_REFUSED = (
+        grpc.StatusCode.PERMISSION_DENIED,
+        "The enrolment token is not valid: it is unknown, used or expired. Ask the coordinator's "
+        "operator for a new one.",
+    )
+    CSR_REFUSED = (
+        _BAD,
+        "The certificate request can't be used: {why}. Send one in DER, signed with its own key.",
+    )
+    ENROLMENT_BUSY = (
+        grpc.StatusCode.UNAVAILABLE,
+        "Too many agents enrol at the same time. Ask again in a moment.",
+    )
 
     # the state of the service
     AGENTS_ABSENT = (
@@ -114,10 +132,7 @@ class ErrorKind(enum.Enum):
         "{who} does not answer ({why}). Check that it runs and that the address and its "
         "certificate are right.",
     )
-    SERVICE_BUSY = (
-        _QUOTA,
-        "{got} rounds are open, which is the limit. Ask again later.",
-    )
+    SERVICE_BUSY = (_QUOTA, "{got} requests are under way, which is the limit. Ask again later.")
     SHUTTING_DOWN = (grpc.StatusCode.UNAVAILABLE, "{who} is shutting down. Ask again later.")
     ROUND_UNKNOWN = (grpc.StatusCode.NOT_FOUND, "There is no round {round}. List the rounds.")
     ROUND_CLOSED = (_STATE, "Round {round} takes no more shares: {why}.")
@@ -159,7 +174,7 @@ class ErrorKind(enum.Enum):
         grpc.StatusCode.DEADLINE_EXCEEDED,
         "{what} did not finish within {seconds:g} s. Ask again, or allow more time.",
     )
-    ROUND_FAILED = (grpc.StatusCode.ABORTED, "Round {round} failed: {why}")
+    ROUND_FAILED = (grpc.StatusCode.ABORTED, "Round {round} failed: {why} Ask for a new round.")
     POLICY_REFUSED = (_STATE, "The agent's policy refuses the round: {why}.")
     BUDGET_EXHAUSTED = (
         _QUOTA,

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import logging
+import os
 import signal
 import sqlite3
 import sys
@@ -24,6 +26,12 @@ _EXIT_INTERRUPTED = 130
 S = TypeVar("S", bound=Settings)
 
 
+# Names the process that a role must not outlive. The child asks for that itself: code that runs
+# between fork and exec would share the process with gRPC's threads.
+PARENT_VARIABLE = "MPC_VOTE_PARENT"
+_PR_SET_PDEATHSIG = 1
+
+
 class CommandError(Exception):
     """A command can't do its work; the sentence says why and what to do."""
 
@@ -35,6 +43,7 @@ def run(
 ) -> int:
     """Loads a command's settings, runs it, and returns the exit code."""
     name = f"mpc-vote {model.command}"
+    _die_with_parent()
     try:
         settings = load(model, arguments)
         logging.basicConfig(
@@ -42,6 +51,8 @@ def run(
             stream=sys.stderr,
             format="%(asctime)s %(levelname)s %(message)s",
         )
+        # It tells which builds of itself it could not find.
+        logging.getLogger("faiss").setLevel(logging.WARNING)
         asyncio.run(main(settings))
     except ConfigError as error:
         return _fail(name, str(error), _EXIT_USAGE)
@@ -56,6 +67,16 @@ def run(
     except (KeyboardInterrupt, asyncio.CancelledError):
         return _fail(name, "interrupted", _EXIT_INTERRUPTED)
     return 0
+
+
+def _die_with_parent() -> None:
+    """On Linux: SIGTERM when the thread that started this process ends, however it does."""
+    parent = os.environ.get(PARENT_VARIABLE)
+    if parent is None or sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != int(parent):
+        sys.exit(f"the process {parent} that started this one is gone")
 
 
 def _fail(name: str, why: str, code: int) -> int:

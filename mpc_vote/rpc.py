@@ -1,8 +1,9 @@
 """gRPC the way every role does it: mutual TLS, callers checked by role, errors from the catalogue.
 
-A servicer's method says who may call it with `@allowed(...)`; `Server` refuses to start with a
-method that doesn't. Health says SERVING only while the role's own check says that it can do its
-work.
+A servicer's method says who may call it with `@allowed(...)`, or with `@anybody`; `Server` refuses
+to start with a method that doesn't. Methods for anybody live on servers of their own, which ask
+callers for no certificate, and no other methods do. Health says SERVING only while the role's own
+check says that it can do its work.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextvars
 import functools
 import inspect
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -26,6 +28,7 @@ from mpc_vote.identity import (
     Identity,
     Role,
     channel_options,
+    open_server_options,
     peer_identity,
     server_options,
 )
@@ -37,11 +40,13 @@ _HEALTH_SECONDS = 1.0
 _GRACE_SECONDS = 2.0
 _PROBE_SECONDS = 3.0
 _DRAIN_SECONDS = 5.0
+_OPEN_CALLS = 32
 
 _caller: contextvars.ContextVar[Identity] = contextvars.ContextVar("caller")
 
 # A generated function that adds a servicer to a server, and the servicer.
 Service = tuple[Callable[..., None], object]
+_ANYBODY = "anybody"
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -59,7 +64,7 @@ def allowed(*roles: Role, upload: bool = False) -> Callable[[Method], Method]:
     def decorate(method: Method) -> Method:
         name = method.__name__
 
-        async def admit(context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        def admit(context: grpc.aio.ServicerContext[Any, Any]) -> None:
             identity = peer_identity(context.auth_context())
             if identity is None:
                 raise VoteError(ErrorKind.UNAUTHENTICATED)
@@ -73,7 +78,7 @@ def allowed(*roles: Role, upload: bool = False) -> Callable[[Method], Method]:
             @functools.wraps(method)
             async def stream(self: Any, request: Any, context: Any) -> AsyncIterator[Any]:
                 async with _reported(context, name, request if upload else None):
-                    await admit(context)
+                    admit(context)
                     async with contextlib.aclosing(method(self, request, context)) as events:
                         async for event in events:
                             yield event
@@ -84,7 +89,7 @@ def allowed(*roles: Role, upload: bool = False) -> Callable[[Method], Method]:
             @functools.wraps(method)
             async def unary(self: Any, request: Any, context: Any) -> Any:
                 async with _reported(context, name, request if upload else None):
-                    await admit(context)
+                    admit(context)
                     return await method(self, request, context)
 
             guarded = unary
@@ -93,6 +98,23 @@ def allowed(*roles: Role, upload: bool = False) -> Callable[[Method], Method]:
         return result
 
     return decorate
+
+
+def anybody(method: Method) -> Method:
+    """Marks a servicer's unary method that needs no certificate: it doesn't know its caller.
+
+    So it must bound what it does for one.
+    """
+
+    @functools.wraps(method)
+    async def unary(self: Any, request: Any, context: Any) -> Any:
+        async with _reported(context, method.__name__, None):
+            return await method(self, request, context)
+
+    guarded: Any = unary
+    guarded.__allowed__ = _ANYBODY
+    result: Method = guarded
+    return result
 
 
 @contextlib.asynccontextmanager
@@ -129,7 +151,7 @@ async def _abort(context: Any, error: VoteError) -> None:
 
 
 class Server:
-    """A role's server on one address."""
+    """A role's server on one address; `open_to_anybody` for methods that are."""
 
     def __init__(
         self,
@@ -137,19 +159,28 @@ class Server:
         listen: str,
         services: Sequence[Service],
         check: Callable[[], Awaitable[Mapping[str, bool]]],
+        *,
+        open_to_anybody: bool = False,
     ) -> None:
-        self._server = grpc.aio.server(options=server_options())
+        if open_to_anybody:
+            self._server = grpc.aio.server(
+                options=open_server_options(), maximum_concurrent_rpcs=_OPEN_CALLS
+            )
+            tls = credentials.open_server_credentials()
+        else:
+            self._server = grpc.aio.server(options=server_options())
+            tls = credentials.server_credentials()
         self._health = health.aio.HealthServicer()
         self._check = check
         self._listen = listen
-        self._names = [_service_name(servicer) for _, servicer in services]
+        self._names = [_service_name(servicer, open_to_anybody) for _, servicer in services]
         for register, servicer in services:
             register(servicer, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflected = [*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME]
         reflection.enable_server_reflection(reflected, self._server)
         try:
-            self.port = self._server.add_secure_port(listen, credentials.server_credentials())
+            self.port = self._server.add_secure_port(listen, tls)
         except RuntimeError as error:
             raise VoteError(ErrorKind.PORT_IN_USE, address=listen) from error
         if self.port == 0:
@@ -158,6 +189,8 @@ class Server:
 
     async def start(self) -> None:
         """Serves; health follows within a second."""
+        # The health servicer begins with SERVING, before anybody has checked.
+        await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
         await self._server.start()
         self._watch = asyncio.create_task(self._follow_health())
 
@@ -185,12 +218,15 @@ class Server:
             await asyncio.sleep(_HEALTH_SECONDS)
 
 
-def _service_name(servicer: object) -> str:
+def _service_name(servicer: object, open_to_anybody: bool) -> str:
     """The full name of the service that a servicer implements, once all its methods are guarded."""
     base = next(c for c in type(servicer).__mro__ if c.__module__.endswith("_pb2_grpc"))
     for name, _ in inspect.getmembers(base, inspect.isfunction):
-        if not hasattr(getattr(servicer, name), "__allowed__"):
+        who = getattr(getattr(servicer, name), "__allowed__", None)
+        if who is None:
             raise TypeError(f"{type(servicer).__name__}.{name} does not say who may call it")
+        if (who == _ANYBODY) is not open_to_anybody:
+            raise TypeError(f"{type(servicer).__name__}.{name} does not belong on this server")
     return f"{_PACKAGE}.{base.__name__.removesuffix('Servicer')}"
 
 
@@ -199,6 +235,12 @@ def dial(credentials: Credentials, address: str, server: Identity) -> grpc.aio.C
     return grpc.aio.secure_channel(
         address, credentials.channel_credentials(), options=channel_options(server)
     )
+
+
+def dial_anonymously(ca_pem: bytes, address: str, server: Identity) -> grpc.aio.Channel:
+    """A channel of a caller that has no certificate, on which only `server` can answer."""
+    credentials = grpc.ssl_channel_credentials(ca_pem)
+    return grpc.aio.secure_channel(address, credentials, options=channel_options(server))
 
 
 async def is_serving(channel: grpc.aio.Channel, service: str = "") -> bool:
@@ -211,6 +253,24 @@ async def is_serving(channel: grpc.aio.Channel, service: str = "") -> bool:
         return False
     serving: bool = response.status == health_pb2.HealthCheckResponse.SERVING
     return serving
+
+
+async def reach(channel: grpc.aio.Channel, who: str) -> None:
+    """Raises, saying why, if no call gets through to the server."""
+    try:
+        request = health_pb2.HealthCheckRequest()
+        await health_pb2_grpc.HealthStub(channel).Check(request, timeout=_PROBE_SECONDS)
+    except grpc.RpcError as error:
+        raise VoteError.from_rpc(error, who) from error
+
+
+async def round_trip(channel: grpc.aio.Channel) -> float:
+    """Seconds that one call to the server takes, which is a round trip and little more."""
+    stub = health_pb2_grpc.HealthStub(channel)
+    started = time.monotonic()
+    with contextlib.suppress(grpc.RpcError):
+        await stub.Check(health_pb2.HealthCheckRequest(), timeout=_PROBE_SECONDS)
+    return time.monotonic() - started
 
 
 async def answers(channels: Iterable[grpc.aio.Channel]) -> bool:

@@ -148,3 +148,33 @@ def test_a_certificate_of_another_authority_is_noticed(certs: Certs, out: Path) 
     with pytest.raises(IdentityError, match="was not issued by the authority"):
         Credentials.load(out / "party" / "a", Role.PARTY)
     assert Credentials.load(out / "party" / "b", Role.PARTY).identity.name == "b"
+
+
+def test_an_agents_authority_is_made_beside_when_asked_for(
+    certs: Certs, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert certs("--agent-authority") == 0
+    assert f"agents' authority: {out}/agents" in capsys.readouterr().out
+    assert sorted(path.name for path in (out / "agents").iterdir()) == [
+        "agents-key.pem",
+        "agents.pem",
+        "ca.pem",
+    ]
+    before = files(out)
+    assert certs("--agent-authority") == 1
+    assert "Nothing was written" in capsys.readouterr().err
+    assert files(out) == before
+    assert certs("--agent-authority", "--renew") == 0
+    changed = {path.name for path in before if before[path] != path.read_bytes()}
+    assert changed == {"agents-key.pem", "agents.pem"}
+    assert (out / "public" / "ca.pem").read_bytes() == (out / "ca" / "ca.pem").read_bytes()
+
+
+def test_what_exists_is_kept_when_asked_and_the_rest_is_made(certs: Certs, out: Path) -> None:
+    certs("--issue", "party/a", "--agent-authority")
+    before = files(out)
+    assert certs("--issue", "party/a,party/b", "--agent-authority", "--keep") == 0
+    after = files(out)
+    assert {path: after[path] for path in before} == before
+    assert Credentials.load(out / "party" / "b", Role.PARTY).identity.name == "b"
+    assert certs("--keep", "--renew") == 2

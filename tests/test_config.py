@@ -12,6 +12,7 @@ import pytest
 
 from agent_node.settings import AgentSettings
 from aggregator.settings import CoordinatorSettings, DealerSettings, PartySettings
+from aggregator.token_command import TokenSettings
 from mpc_vote import cli
 from mpc_vote.cli.certs import CertsSettings
 from mpc_vote.cli.label import LabelSettings
@@ -30,11 +31,13 @@ MODELS: list[type[Settings]] = [
     PartySettings,
     DealerSettings,
     AgentSettings,
+    TokenSettings,
 ]
 PARTIES = "a=h:1,b=h:2"
 # The least that each command needs.
 NEEDED: dict[str, list[str]] = {
     "certs": [],
+    "token": ["--data-dir=d"],
     "label": ["--certs=c", "--queries=q", "--out=o", "--classes=3"],
     "status": ["--certs=c"],
     "train": ["--certs=c"],
@@ -240,6 +243,9 @@ BAD: list[tuple[str, list[str], str]] = [
     ("coordinator", ["--budget-agent=0"], "budget-agent: "),
     ("coordinator", ["--listen=nowhere"], "listen: 'nowhere' is not host:port"),
     ("coordinator", ["--listen=h:65536"], "listen: 'h:65536' is not host:port"),
+    ("coordinator", ["--listen=unix:here"], "listen: 'unix:here' is not unix:/path"),
+    ("agent", ["--enrol=unix:"], "enrol: 'unix:' is not unix:/path"),
+    ("agent", [f"--enrol=unix:/{'x' * 107}"], "enrol: 'unix:/xxx"),
     ("coordinator", ["--log-level=loud"], "log-level: choose one of debug, info"),
     ("status", ["--log-level=loud"], "log-level: choose one of debug, info"),
     ("status", ["--coordinator=:1"], "coordinator: ':1' is not host:port"),
@@ -260,6 +266,14 @@ BAD_PARTIES: list[tuple[str, str]] = [
     ("a=h:1,B=h:2", "parties: 'B' is not a name"),
     ("a,b", "parties: can't be read: write --parties"),
 ]
+
+
+def test_addresses_may_be_sockets() -> None:
+    flags = ["--enrol=unix:/run/enrol", "--parties=a=unix:/run/a,b=unix:/run/b"]
+    given = [flag for flag in NEEDED["agent"] if not flag.startswith("--parties")]
+    settings = load(AgentSettings, [*given, *flags])
+    assert settings.enrol == "unix:/run/enrol"
+    assert settings.parties == {"a": "unix:/run/a", "b": "unix:/run/b"}
 
 
 class TestBadValues:

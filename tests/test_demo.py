@@ -27,6 +27,7 @@ KEYS = {
     "mpc_rounds",
     "mpc_bytes_per_party",
     "mpc_seconds",
+    "mpc_round_trip_seconds",
     "upload_bytes_per_agent",
     "seconds",
     "peak_memory_bytes",

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
-import stat
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
 import grpc
@@ -18,8 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpc_vote.authority import CertificateAuthority
 from mpc_vote.identity import (
-    CertificateAuthority,
     CredentialPaths,
     Credentials,
     Identity,
@@ -29,11 +26,11 @@ from mpc_vote.identity import (
     peer_identity,
     server_options,
 )
+from tests.connections import WhoAmI, ask, dial, serving
 
 AGENT = Identity(Role.AGENT, "clinic-3")
 PARTY_0 = Identity(Role.PARTY, "party-0")
 PARTY_1 = Identity(Role.PARTY, "party-1")
-SECONDS = 10.0
 
 identities = st.builds(
     Identity,
@@ -96,8 +93,13 @@ def test_a_dns_name_of_another_form_is_no_identity(dns_name: str) -> None:
 # The caller's names, as gRPC hands them over
 
 
-def context(*names: bytes) -> Mapping[str, list[bytes]]:
-    return {"transport_security_type": [b"ssl"], "x509_subject_alternative_name": list(names)}
+def context(*names: bytes, others: Sequence[bytes] = ()) -> Mapping[str, list[bytes]]:
+    """What gRPC says of a certificate with these DNS names and other alternative names."""
+    return {
+        "transport_security_type": [b"ssl"],
+        "x509_subject_alternative_name": [*names, *others],
+        "peer_dns": list(names),
+    }
 
 
 def test_the_caller_is_who_its_one_name_says_it_is() -> None:
@@ -124,119 +126,15 @@ def test_a_certificate_without_exactly_one_valid_name_is_nobody(names: list[byte
     assert peer_identity(context(*names)) is None
 
 
+def test_a_name_of_another_kind_is_nobody() -> None:
+    """As a URI or an e-mail address, which an authority's limits on DNS names don't reach."""
+    assert peer_identity(context(others=[b"party-0.party.mpc-vote"])) is None
+    both = context(b"clinic-3.agent.mpc-vote", others=[b"party-0.party.mpc-vote"])
+    assert peer_identity(both) is None
+
+
 def test_a_plaintext_context_is_nobody() -> None:
     assert peer_identity({}) is None
-
-
-# The authority
-
-
-def test_keys_are_their_owners_only(issued: CredentialPaths, tmp_path: Path) -> None:
-    for key in [issued.key, tmp_path / "authority" / "ca-key.pem"]:
-        assert stat.S_IMODE(key.stat().st_mode) == 0o600
-        assert stat.S_IMODE(key.parent.stat().st_mode) == 0o700
-    assert sorted(path.name for path in issued.key.parent.iterdir()) == [
-        "ca.pem",
-        "cert.pem",
-        "key.pem",
-    ]
-
-
-def test_the_authority_can_sign_certificates_and_nothing_else(tmp_path: Path) -> None:
-    CertificateAuthority.create(tmp_path / "authority")
-    extensions = x509.load_pem_x509_certificate(
-        (tmp_path / "authority" / "ca.pem").read_bytes()
-    ).extensions
-    constraints = extensions.get_extension_for_class(x509.BasicConstraints)
-    usage = extensions.get_extension_for_class(x509.KeyUsage)
-    assert constraints.critical and usage.critical
-    assert (constraints.value.ca, constraints.value.path_length) == (True, 0)
-    assert usage.value.key_cert_sign and not usage.value.digital_signature
-
-
-def test_a_leaf_can_sign_no_certificate_and_carries_its_hosts(
-    authority: CertificateAuthority, tmp_path: Path
-) -> None:
-    paths = authority.issue(PARTY_0, tmp_path / "party", hosts=["localhost", "::1"], days=30)
-    leaf = x509.load_pem_x509_certificate(paths.certificate.read_bytes())
-    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert names.get_values_for_type(x509.DNSName) == [PARTY_0.dns_name, "localhost"]
-    assert [str(ip) for ip in names.get_values_for_type(x509.IPAddress)] == ["::1"]
-    assert not leaf.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    assert leaf.not_valid_before_utc < days_ago(0) - dt.timedelta(minutes=1)
-    assert leaf.not_valid_after_utc - leaf.not_valid_before_utc == dt.timedelta(days=30)
-
-
-def test_the_longest_name_fits_in_a_certificate(
-    authority: CertificateAuthority, tmp_path: Path
-) -> None:
-    identity = Identity(Role.COORDINATOR, "c" * 63)
-    assert credentials(authority, identity, tmp_path / "long").identity == identity
-
-
-def test_an_authority_loaded_again_issues_under_the_same_root(
-    authority: CertificateAuthority, tmp_path: Path
-) -> None:
-    again = CertificateAuthority.load(tmp_path / "authority")
-    paths = again.issue(AGENT, tmp_path / "agent", days=30_000)
-    loaded = Credentials.load(paths, Role.AGENT)
-    root = x509.load_pem_x509_certificate((tmp_path / "authority" / "ca.pem").read_bytes())
-    assert loaded.identity == AGENT
-    assert loaded.not_after == root.not_valid_after_utc
-
-
-@pytest.mark.parametrize(
-    "host", ["evil.party.mpc-vote", "mpc-vote", "X.Party.MPC-Vote.", "*.example.org", "a b", ""]
-)
-def test_a_host_that_could_pass_for_an_identity_is_not_issued(
-    authority: CertificateAuthority, tmp_path: Path, host: str
-) -> None:
-    with pytest.raises(IdentityError):
-        authority.issue(AGENT, tmp_path / "agent", hosts=[host])
-    assert not (tmp_path / "agent").exists()
-
-
-def test_nothing_is_overwritten_unless_asked(
-    authority: CertificateAuthority, issued: CredentialPaths, tmp_path: Path
-) -> None:
-    before = issued.key.read_bytes()
-    issued.certificate.unlink()
-    with pytest.raises(IdentityError, match="would be overwritten"):
-        authority.issue(AGENT, issued.key.parent)
-    with pytest.raises(IdentityError, match="would be overwritten"):
-        CertificateAuthority.create(tmp_path / "authority")
-    assert issued.key.read_bytes() == before
-    assert not issued.certificate.exists()
-    authority.issue(AGENT, issued.key.parent, overwrite=True)
-    assert issued.key.read_bytes() != before
-    assert Credentials.load(issued).identity == AGENT
-
-
-def test_a_directory_that_others_write_to_is_refused(
-    authority: CertificateAuthority, tmp_path: Path
-) -> None:
-    open_to_all = tmp_path / "open"
-    open_to_all.mkdir()
-    open_to_all.chmod(0o777)
-    with pytest.raises(IdentityError, match=f"chmod 700 {open_to_all}"):
-        authority.issue(AGENT, open_to_all)
-    assert list(open_to_all.iterdir()) == []
-
-
-@pytest.mark.parametrize("days", [0, -1])
-def test_a_certificate_that_is_never_valid_is_not_issued(
-    authority: CertificateAuthority, tmp_path: Path, days: int
-) -> None:
-    with pytest.raises(IdentityError, match="never be valid"):
-        authority.issue(AGENT, tmp_path / "agent", days=days)
-
-
-def test_an_authority_whose_key_was_swapped_does_not_load(
-    authority: CertificateAuthority, issued: CredentialPaths, tmp_path: Path
-) -> None:
-    (tmp_path / "authority" / "ca-key.pem").write_bytes(issued.key.read_bytes())
-    with pytest.raises(IdentityError, match="is not that of the authority"):
-        CertificateAuthority.load(tmp_path / "authority")
 
 
 # Files that can't be used, each with its own message
@@ -366,53 +264,6 @@ def test_a_key_is_not_printed(issued: CredentialPaths) -> None:
 
 
 # Real connections
-
-
-@dataclass
-class WhoAmI:
-    """A service that answers with the caller's identity and remembers whom it answered."""
-
-    address: str = ""
-    callers: list[Identity | None] = field(default_factory=list)
-
-    async def answer(
-        self, request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]
-    ) -> bytes:
-        caller = peer_identity(context.auth_context())
-        self.callers.append(caller)
-        return str(caller).encode()
-
-    def handlers(self) -> grpc.GenericRpcHandler:
-        method: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(
-            self.answer
-        )
-        return grpc.method_handlers_generic_handler("test.WhoAmI", {"Ask": method})
-
-
-async def ask(channel: grpc.aio.Channel) -> str:
-    method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/test.WhoAmI/Ask")
-    async with channel:
-        return (await method(b"", timeout=SECONDS)).decode()
-
-
-def dial(service: WhoAmI, caller: Credentials, server: Identity) -> grpc.aio.Channel:
-    return grpc.aio.secure_channel(
-        service.address, caller.channel_credentials(), options=channel_options(server)
-    )
-
-
-@contextlib.asynccontextmanager
-async def serving(credentials: Credentials) -> AsyncIterator[WhoAmI]:
-    service = WhoAmI()
-    server = grpc.aio.server(options=server_options())
-    server.add_generic_rpc_handlers((service.handlers(),))
-    port = server.add_secure_port("127.0.0.1:0", credentials.server_credentials())
-    service.address = f"127.0.0.1:{port}"
-    await server.start()
-    try:
-        yield service
-    finally:
-        await server.stop(None)
 
 
 @pytest.fixture

@@ -1,14 +1,15 @@
 """The `mpc-vote` command: roles, client and demo under one name.
 
 Commands of this package are listed here; those of the roles' packages come in by the entry points
-`mpc_vote.commands`, so that the library imports no role.
+`mpc_vote.commands`, so that the library imports no role. Nothing is imported before it is needed:
+health checks run often.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from importlib import import_module, metadata
+from importlib import import_module
 
 Command = Callable[[Sequence[str]], int]
 
@@ -16,15 +17,19 @@ _OWN = {
     "demo": ("mpc_vote.cli.demo:command", "run the whole service on this machine, end to end"),
     "certs": ("mpc_vote.cli.certs:command", "make a certificate authority and certificates"),
     "label": ("mpc_vote.cli.label:command", "ask the service for labels of a batch of queries"),
+    "relay": ("mpc_vote.cli.relay:command", "forward addresses, late and slowly if told to"),
     "status": ("mpc_vote.cli.status:command", "show who attends and what has been spent"),
+    "rounds": ("mpc_vote.cli.rounds:command", "list rounds, or fetch the labels of one again"),
     "train": ("mpc_vote.cli.train:command", "train the global model on released labels"),
     "model": ("mpc_vote.cli.model:command", "list, fetch or use the global model"),
+    "health": ("mpc_vote.cli.health:command", "ask a process whether it can do its work"),
 }
 _ROLES = {
     "coordinator": "run the server",
     "party": "run a compute party",
     "dealer": "run the dealer",
     "agent": "run an organisation's agent",
+    "token": "make one-time tokens with which new agents enrol",
 }
 
 
@@ -35,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(_usage())
         return 0 if given else 2
     if given[0] == "--version":
+        from importlib import metadata
+
         print(f"mpc-vote {metadata.version('mpc-vote')}")
         return 0
     command = _find(given[0])
@@ -49,6 +56,8 @@ def _find(name: str) -> Command | None:
         module, _, attribute = _OWN[name][0].partition(":")
         command: Command = getattr(import_module(module), attribute)
         return command
+    from importlib import metadata
+
     for entry in metadata.entry_points(group="mpc_vote.commands", name=name):
         loaded: Command = entry.load()
         return loaded

@@ -8,16 +8,18 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from mpc_vote import process
-from mpc_vote.config import Settings
-from mpc_vote.identity import CertificateAuthority, Identity, IdentityError, Role
+from mpc_vote import pem, process
+from mpc_vote.authority import CertificateAuthority
+from mpc_vote.config import ConfigError, Settings
+from mpc_vote.identity import Identity, IdentityError, Role
 
 
 class CertsSettings(Settings):
     """Makes a certificate authority if there is none, and issues a certificate per role/name.
 
     Each certificate goes with its key to OUT/<role>/<name>, which is all that this process needs.
-    Keep OUT/ca to yourself: whoever has its key can be anybody.
+    Keep OUT/ca to yourself: whoever has its key can be anybody. OUT/agents, if asked for, is for a
+    coordinator that agents enrol at: whoever has its key can be any agent.
     """
 
     command: ClassVar[str] = "certs"
@@ -30,7 +32,13 @@ class CertsSettings(Settings):
         [], description="further host names or addresses to put into these certificates"
     )
     days: int = Field(365, ge=1, le=36_500, description="how long the certificates are valid")
+    agent_authority: bool = Field(
+        False,
+        description="also make an authority that can sign agents only, in OUT/agents, and put the "
+        "root's certificate, which agents need to enrol, in OUT/public",
+    )
     renew: bool = Field(False, description="replace certificates that exist")
+    keep: bool = Field(False, description="leave certificates that exist as they are")
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -39,6 +47,8 @@ def command(arguments: Sequence[str]) -> int:
 
 
 async def _main(settings: CertsSettings) -> None:
+    if settings.keep and settings.renew:
+        raise ConfigError("keep and renew contradict each other: pass one of them")
     identities = [_identity(text) for text in settings.issue]
     directory = settings.out / "ca"
     if (directory / "ca.pem").exists():
@@ -46,8 +56,17 @@ async def _main(settings: CertsSettings) -> None:
     else:
         authority = CertificateAuthority.create(directory)
         print(f"authority: {directory}")
+    if settings.agent_authority:
+        agents, public = settings.out / "agents", settings.out / "public"
+        if not (settings.keep and (agents / "agents.pem").exists()):
+            authority.delegate_agents(agents, overwrite=settings.renew)
+            print(f"agents' authority: {agents}")
+        root = pem.read(directory / "ca.pem")
+        pem.write_all(public, {public / "ca.pem": (root, pem.PUBLIC)}, overwrite=True)
     for identity in identities:
         target = settings.out / identity.role / identity.name
+        if settings.keep and (target / "cert.pem").exists():
+            continue
         authority.issue(
             identity, target, hosts=settings.hosts, days=settings.days, overwrite=settings.renew
         )

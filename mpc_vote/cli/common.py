@@ -73,6 +73,14 @@ def check_writable(path: Path | str | None) -> None:
         raise CommandError(f"can't write {path}: there is no folder {parent}")
     if Path(path).is_dir():
         raise CommandError(f"can't write {path}: it is a folder")
+    existed = Path(path).exists()
+    try:
+        with Path(path).open("ab"):
+            pass
+        if not existed:
+            Path(path).unlink()
+    except OSError as error:
+        raise CommandError(f"can't write {path}: {error.strerror}") from error
 
 
 def read_array(path: Path) -> npt.NDArray[Any]:

@@ -2,64 +2,38 @@
 
 Everything is real: separate processes, mutual TLS, secret shares, the secure argmax, noise from the
 operating system's randomness. Only the data is split here, where in life it was never together.
+With `--service` the processes are somebody else's, such as containers; then agents hold the parts
+of `mpc_vote.data.demo`.
 """
 
 from __future__ import annotations
 
-import asyncio
+import signal
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 from rich.console import Console
-from rich.table import Table
 
 from mpc_vote import process
-from mpc_vote.ballots import BallotKind
-from mpc_vote.cli import label, train
 from mpc_vote.cli.common import check_writable, console, progress, write_json
-from mpc_vote.client import LabelResult, Plan
+from mpc_vote.client import AsyncLabelClient, LabelResult
 from mpc_vote.cluster import Cluster
-from mpc_vote.config import LogLevel, Method, Settings
-from mpc_vote.data.dataset import Dataset
+from mpc_vote.config import Address, LogLevel, Method, Settings
+from mpc_vote.data.demo import demo_partition, part_number
 from mpc_vote.data.embedded import load_embedded
 from mpc_vote.data.partition import Partition, save_part, split_skewed
+from mpc_vote.demo import COLLUSION, RECIPES, Trial, show
 from mpc_vote.process import CommandError
 
 _TEST_POINTS = 500
 _READY_SECONDS = 120.0
-_DELTA = 1e-3
 # Each class is held by this part of the agents: none knows all classes, as in life.
 _HELD = 0.75
-_COLLUSION = 1
-
-
-Predict = Callable[[npt.NDArray[np.float32]], npt.NDArray[np.int64]]
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Parameters of a method, chosen by measuring."""
-
-    ballot: BallotKind
-    sigma: float
-    agent: dict[str, str]
-
-
-RECIPES = {
-    Method.KNN: Recipe(
-        BallotKind.KNN_COUNT,
-        40.0,
-        {"method": "knn", "neighbours": "50", "features": "strokes", "reach": "0.07"},
-    ),
-    Method.AE: Recipe(BallotKind.ONE_HOT, 1.5, {"method": "ae"}),
-}
 
 
 class DemoSettings(Settings):
@@ -73,6 +47,10 @@ class DemoSettings(Settings):
     queries: int = Field(500, ge=1, le=3_000, description="public points to label")
     sigma: float | None = Field(None, gt=0, description="noise in votes; default: the method's")
     seed: int = Field(0, ge=0, description="seed of split and training, not of the noise")
+    service: Address | None = Field(
+        None, description="host:port of a running coordinator, instead of processes of our own"
+    )
+    certs: Path | None = Field(None, description="the client's certificate for --service")
     json_path: str | None = Field(
         None, alias="json", description="also write the figures as JSON to this file, - for stdout"
     )
@@ -89,37 +67,78 @@ async def run_demo(settings: DemoSettings) -> None:
     started = time.monotonic()
     check_writable(settings.json_path)
     out = console(settings.json_path)
-    recipe = RECIPES[settings.method]
+    run = _run_here if settings.service is None else _run_there
+    trial, figures, result, memory = await run(settings, out)
+    figures["seconds"] = time.monotonic() - started
+    figures["peak_memory_bytes"] = memory
+    out.print(show(trial, figures, result))
+    write_json(settings.json_path, figures)
+
+
+async def _run_here(
+    settings: DemoSettings, out: Console
+) -> tuple[Trial, dict[str, Any], LabelResult, int | None]:
+    """With processes of our own."""
     out.print(
         f"[bold]mpc-vote demo[/bold]: {settings.agents} agents ({settings.method.value}), "
         f"{settings.parties} parties, a dealer and a coordinator on this machine"
     )
-    data = _split(settings)
+    trial = _trial(settings, _split(settings), settings.agents, settings.parties)
+    data = trial.data
     out.print(
         f"data: {data.test.name.split('/')[0]}, split into {settings.agents} private parts of at "
         f"least {min(map(len, data.private))} points, {len(data.public)} public queries, "
         f"{len(data.test)} test points"
     )
-    out.print(
-        f"no agent knows all classes: each class is held by {round(100 * _HELD)} % of the agents"
-    )
+    known = sorted(len(np.unique(part.y)) for part in data.private)
+    out.print(f"an agent knows {known[0]} to {known[-1]} of the {data.public.classes} classes")
     with tempfile.TemporaryDirectory(prefix="mpc-vote-demo-") as folder:
-        cluster = _cluster(settings, recipe, data, Path(folder))
+        cluster = _cluster(trial, Path(folder))
         cluster.issue()
         out.print(f"certificates: issued for {settings.parties + settings.agents + 3} identities")
         try:
             cluster.start()
-            # What the global model is compared with is made here, beside the service's own work.
-            others = asyncio.create_task(asyncio.to_thread(_compare, settings, recipe, data))
+            others = trial.start_comparing()
             async with cluster.watched():
                 await _start(cluster, out)
-                figures, result = await _work(settings, recipe, cluster, data, others, out)
+                async with cluster.client() as client:
+                    figures, result = await trial.run(client, others, out)
         finally:
-            await asyncio.to_thread(cluster.stop)
-    figures["seconds"] = time.monotonic() - started
-    figures["peak_memory_bytes"] = cluster.peak_memory_bytes
-    out.print(_table(settings, recipe, figures, result))
-    write_json(settings.json_path, figures)
+            # A second interrupt would leave certificates and private parts behind.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            out.print("stopping all processes")
+            cluster.stop()
+    return trial, figures, result, cluster.peak_memory_bytes
+
+
+async def _run_there(
+    settings: DemoSettings, out: Console
+) -> tuple[Trial, dict[str, Any], LabelResult, int | None]:
+    """With a service that runs already; how much memory it takes is not ours to see."""
+    if settings.service is None or settings.certs is None:
+        raise CommandError("--service needs the client's --certs")
+    async with AsyncLabelClient(settings.service, settings.certs) as client:
+        service = await client.service()
+        agents = [agent.agent for agent in service.agents]
+        out.print(
+            f"[bold]mpc-vote demo[/bold]: {len(agents)} agents, {len(service.parties)} parties at "
+            f"{settings.service}"
+        )
+        everything = demo_partition()
+        try:
+            held = tuple(everything.private[part_number(agent)] for agent in agents)
+        except ValueError as error:
+            raise CommandError(str(error)) from error
+        data = Partition(held, everything.public, everything.test)
+        trial = _trial(settings, data, len(agents), len(service.parties))
+        figures, result = await trial.run(client, trial.start_comparing(), out)
+    return trial, figures, result, None
+
+
+def _trial(settings: DemoSettings, data: Partition, agents: int, parties: int) -> Trial:
+    recipe = RECIPES[settings.method]
+    sigma = settings.sigma or recipe.sigma
+    return Trial(recipe, data, sigma, settings.seed, agents, parties)
 
 
 def _split(settings: DemoSettings) -> Partition:
@@ -132,18 +151,18 @@ def _split(settings: DemoSettings) -> Partition:
         raise CommandError(f"the data can't be split like that: {error}") from error
 
 
-def _cluster(settings: DemoSettings, recipe: Recipe, data: Partition, folder: Path) -> Cluster:
+def _cluster(trial: Trial, folder: Path) -> Cluster:
     agents = {}
-    for number, part in enumerate(data.private):
+    for number, part in enumerate(trial.data.private):
         path = folder / f"private-{number}.npz"
         save_part(path, part)
         agents[f"agent-{number}"] = {
             "data": str(path),
-            "seed": str(settings.seed + number),
-            "min-collusion": str(_COLLUSION),
-            **recipe.agent,
+            "seed": str(trial.seed + number),
+            "min-collusion": str(COLLUSION),
+            **trial.recipe.agent,
         }
-    return Cluster(folder, settings.parties, agents)
+    return Cluster(folder, trial.parties, agents)
 
 
 async def _start(cluster: Cluster, out: Console) -> None:
@@ -155,117 +174,3 @@ async def _start(cluster: Cluster, out: Console) -> None:
             bars.update(task, completed=agents, detail=f"{agents} of {total} agents attend")
 
         await cluster.ready(_READY_SECONDS, attend)
-
-
-async def _work(
-    settings: DemoSettings,
-    recipe: Recipe,
-    cluster: Cluster,
-    data: Partition,
-    others: Awaitable[tuple[float, float]],
-    out: Console,
-) -> tuple[dict[str, Any], LabelResult]:
-    plan = Plan(
-        classes=data.public.classes,
-        ballot=recipe.ballot,
-        sigma=settings.sigma or recipe.sigma,
-        quorum=settings.agents,
-        collusion=_COLLUSION,
-        delta=_DELTA,
-    )
-    async with cluster.client() as client:
-        result = await label.follow(client, data.public.x, plan, out)
-        await train.follow(client, [result.round_id], settings.seed, out)
-        predicted = await client.predict(data.test.x)
-        with progress(out) as bars:
-            bars.add_task("comparisons", total=None, detail="single agents, and true labels")
-            oracle, best_agent = await others
-    cost = result.cost
-    return {
-        "label_accuracy": float(np.mean(result.labels == data.public.y)),
-        "student_accuracy": float(np.mean(predicted == data.test.y)),
-        "oracle_accuracy": oracle,
-        "best_agent_accuracy": best_agent,
-        "epsilon_agent": cost.epsilon_agent,
-        "epsilon_instance": cost.epsilon_instance,
-        "delta": cost.delta,
-        "sigma": plan.sigma,
-        "queries": settings.queries,
-        "agents": settings.agents,
-        "parties": settings.parties,
-        "mpc_rounds": cost.mpc_rounds,
-        "mpc_bytes_per_party": cost.mpc_bytes_per_party,
-        "mpc_seconds": cost.mpc_seconds,
-        "upload_bytes_per_agent": cost.upload_bytes_per_agent,
-    }, result
-
-
-def _compare(settings: DemoSettings, recipe: Recipe, data: Partition) -> tuple[float, float]:
-    """Test accuracy of the same model on true labels, and of the best agent on its own."""
-    from mpc_vote.learning.student import train_student
-
-    oracle = train_student(data.public.x, data.public.y, data.public.classes, settings.seed)
-    alone = [
-        float(np.mean(_alone(settings, recipe, part, number)(data.test.x) == data.test.y))
-        for number, part in enumerate(data.private)
-    ]
-    return oracle.agreement(data.test.x, data.test.y), max(alone)
-
-
-def _alone(settings: DemoSettings, recipe: Recipe, part: Dataset, number: int) -> Predict:
-    """How an agent would label without the others: its own model, or its five nearest points."""
-    if settings.method is Method.AE:
-        from mpc_vote.learning.local_model import ModelVoter
-
-        return ModelVoter.train(part.x, part.y, part.classes, settings.seed + number).predict
-    from mpc_vote.learning.knn import KnnVoter
-
-    neighbours = KnnVoter(part.x, part.y, part.classes, 5, features=recipe.agent["features"])
-    return lambda queries: neighbours.counts(queries).argmax(axis=1)
-
-
-def _table(
-    settings: DemoSettings, recipe: Recipe, figures: dict[str, Any], result: LabelResult
-) -> Table:
-    table = Table(title="What came of it", show_header=False, title_justify="left")
-    percent: Callable[[str], str] = lambda key: f"{100 * figures[key]:.1f} %"  # noqa: E731
-    details = ", ".join(f"{key} {value}" for key, value in recipe.agent.items() if key != "method")
-    spec = result.spec
-    rows = [
-        (
-            "method",
-            ", ".join(
-                filter(None, (settings.method.value, f"{recipe.ballot.value} ballots", details))
-            ),
-        ),
-        (
-            "noise",
-            f"Skellam, sigma {figures['sigma']:g} votes, {result.contributors} agents counted"
-            + (f", quorum {spec.quorum}, {spec.collusion} may collude" if spec else ""),
-        ),
-        ("label accuracy", f"{percent('label_accuracy')} of {figures['queries']} queries"),
-        ("global model, test", percent("student_accuracy")),
-        ("  trained on true labels", percent("oracle_accuracy")),
-        ("  best agent alone", percent("best_agent_accuracy")),
-        (
-            "epsilon, instance level",
-            f"{figures['epsilon_instance']:.3g} at delta {figures['delta']:g}",
-        ),
-        (
-            "epsilon, agent level",
-            f"{figures['epsilon_agent']:.4g} at delta {figures['delta']:g}",
-        ),
-        (
-            "secure argmax",
-            f"{figures['mpc_rounds']} rounds, {figures['mpc_bytes_per_party']:,} bytes sent per "
-            f"party, {figures['mpc_seconds']:.2f} s",
-        ),
-        ("upload per agent", f"{figures['upload_bytes_per_agent']:,} bytes"),
-        (
-            "all in all",
-            f"{figures['seconds']:.0f} s, {figures['peak_memory_bytes'] / 2**20:,.0f} MiB at most",
-        ),
-    ]
-    for name, value in rows:
-        table.add_row(name, value)
-    return table

@@ -79,7 +79,11 @@ async def _main(settings: LabelSettings) -> None:
 
 async def follow(client: AsyncLabelClient, queries: Any, plan: Plan, out: Console) -> LabelResult:
     """Asks for labels and shows how far the round is."""
-    names = {"admitted": "round opened", "voting": "agents vote", "counting": "committee counts"}
+    names = {
+        "preparing": "agents prepare",
+        "voting": "agents send shares",
+        "counting": "committee counts",
+    }
     with progress(out) as bars:
         tasks: dict[str, Any] = {}
         async for event in client.stream(queries, plan):
@@ -104,6 +108,7 @@ def figures(result: LabelResult) -> dict[str, Any]:
         "labels": len(result.labels),
         "contributors": result.contributors,
         "absences": result.absences,
+        "warnings": list(result.warnings),
         "epsilon_agent": cost.epsilon_agent,
         "epsilon_instance": cost.epsilon_instance,
         "delta": cost.delta,
@@ -112,6 +117,7 @@ def figures(result: LabelResult) -> dict[str, Any]:
         "mpc_rounds": cost.mpc_rounds,
         "mpc_bytes_per_party": cost.mpc_bytes_per_party,
         "mpc_seconds": cost.mpc_seconds,
+        "mpc_round_trip_seconds": cost.mpc_round_trip_seconds,
         "dealer_bytes": cost.dealer_bytes,
         "upload_bytes_per_agent": cost.upload_bytes_per_agent,
         "seconds": cost.seconds,
@@ -121,6 +127,9 @@ def figures(result: LabelResult) -> dict[str, Any]:
 def _show(out: Console, result: LabelResult, path: Path) -> None:
     cost = result.cost
     table = Table(show_header=False, box=None, pad_edge=False)
+    for warning in result.warnings:
+        out.print(f"[yellow]warning[/yellow]: {warning}")
+    table.add_row("round", result.round_id)
     table.add_row("labels", f"{len(result.labels)} in {path}")
     table.add_row("agents counted", str(result.contributors))
     for agent, reason in result.absences.items():
@@ -138,6 +147,6 @@ def _show(out: Console, result: LabelResult, path: Path) -> None:
     table.add_row(
         "secure argmax",
         f"{cost.mpc_rounds} rounds, {cost.mpc_bytes_per_party:,} bytes per party, "
-        f"{cost.mpc_seconds:.2f} s",
+        f"{cost.mpc_seconds:.2f} s, {1000 * cost.mpc_round_trip_seconds:.1f} ms between parties",
     )
     out.print(table)

@@ -31,7 +31,7 @@ async def _main(settings: StatusSettings) -> None:
     ) as client:
         service = await client.service()
     out = console(settings.json_path)
-    table = Table("agent", "classes", "query", "ballots", "k")
+    table = Table("agent", "classes", "query", "ballots", "k", "wants at least")
     for agent in service.agents:
         row = _agent(agent)
         table.add_row(
@@ -40,8 +40,13 @@ async def _main(settings: StatusSettings) -> None:
             f"{row['query_dtype']} {tuple(row['query_shape'])}",
             ", ".join(row["ballots"]),
             str(row["k"] or ""),
+            f"sigma {row['min_sigma']:g}, quorum {row['min_quorum']}, "
+            f"{row['min_collusion']} colluding",
         )
     out.print(table)
+    for party in service.parties:
+        state = "NOT READY" if party in service.unready_parties else "ready"
+        out.print(f"{party}: {state}")
     out.print(
         f"spent: epsilon {service.total_epsilon_agent:.4g} at agent level, "
         f"{service.total_epsilon_instance:.4g} at instance level (delta {service.delta:g})"
@@ -49,6 +54,7 @@ async def _main(settings: StatusSettings) -> None:
     figures = {
         "agents": [_agent(agent) for agent in service.agents],
         "parties": list(service.parties),
+        "unready_parties": list(service.unready_parties),
         "delta": service.delta,
         "total_epsilon_agent": service.total_epsilon_agent,
         "total_epsilon_instance": service.total_epsilon_instance,
@@ -66,4 +72,6 @@ def _agent(agent: label_pb2.AgentPresence) -> dict[str, Any]:
         "ballots": [BALLOTS[ballot].value for ballot in agent.ballots if ballot in BALLOTS],
         "k": agent.k,
         "min_sigma": agent.min_sigma,
+        "min_quorum": agent.min_quorum,
+        "min_collusion": agent.min_collusion,
     }

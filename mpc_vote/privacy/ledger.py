@@ -91,7 +91,7 @@ class LedgerError(Exception):
 
 @dataclass(frozen=True)
 class Budget:
-    """The most that may ever be spent at each level, at one delta; None is no limit."""
+    """The most that may ever be spent at each level, at one delta; None or infinity is no limit."""
 
     epsilon_agent: float | None
     epsilon_instance: float | None
@@ -109,7 +109,11 @@ class Budget:
     def limits(self) -> dict[Level, float]:
         """The levels that have a limit."""
         given = {Level.AGENT: self.epsilon_agent, Level.INSTANCE: self.epsilon_instance}
-        return {level: limit for level, limit in given.items() if limit is not None}
+        return {
+            level: limit
+            for level, limit in given.items()
+            if limit is not None and limit != math.inf
+        }
 
 
 @dataclass(frozen=True)
@@ -140,17 +144,19 @@ class Ledger:
             self._db.close()
             raise
 
+    def check(self, round_id: str, mechanism: Mechanism) -> None:
+        """Raises what `charge` would raise now; records nothing and promises nothing."""
+        check_mechanism(mechanism)
+        with self._transaction():
+            self._check(round_id, mechanism)
+
     def charge(self, round_id: str, mechanism: Mechanism, note: str = "") -> None:
         """Records the spend durably, or raises `BudgetExhausted` or `AlreadyCharged`."""
         if not round_id:
             raise ValueError("a charge needs the id of its round")
         check_mechanism(mechanism)
         with self._transaction():
-            known = self._db.execute("SELECT 1 FROM spends WHERE round_id = ?", (round_id,))
-            if known.fetchone() is not None:
-                raise AlreadyCharged(round_id)
-            self._read_new()
-            self._check_budget(mechanism)
+            self._check(round_id, mechanism)
             self._db.execute(
                 "INSERT INTO spends (round_id, mechanism, note, charged_at) VALUES (?, ?, ?, ?)",
                 (round_id, mechanism.to_json(), note, datetime.now(UTC).isoformat()),
@@ -198,6 +204,13 @@ class Ledger:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _check(self, round_id: str, mechanism: Mechanism) -> None:
+        known = self._db.execute("SELECT 1 FROM spends WHERE round_id = ?", (round_id,))
+        if known.fetchone() is not None:
+            raise AlreadyCharged(round_id)
+        self._read_new()
+        self._check_budget(mechanism)
 
     def _check_budget(self, mechanism: Mechanism) -> None:
         if self.budget is None:

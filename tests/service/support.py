@@ -204,6 +204,8 @@ class Service:
             "coordinator": self.cluster.coordinator_address,
             "parties": ",".join(f"{n}={a}" for n, a in self.cluster.party_addresses.items()),
             "neighbours": "5",
+            "budget_instance": "inf",
+            "min_quorum": "1",
             **flags,
         }
         arguments = [f"--{key.replace('_', '-')}={value}" for key, value in given.items()]
@@ -232,6 +234,13 @@ class Ghost:
         """The next round that it is told of."""
         response = await asyncio.wait_for(self._call.read(), SECONDS)
         return common_pb2.RoundSpec.FromString(response.announcement.spec)
+
+    async def prepare(self, round_id: str) -> None:
+        """Says that it is prepared, and waits until it is told to charge and send."""
+        prepared = agent_pb2.Prepared(round_id=round_id)
+        await self._call.write(agent_pb2.AttendRequest(prepared=prepared))
+        response = await asyncio.wait_for(self._call.read(), SECONDS)
+        assert response.go.round_id == round_id
 
     async def decline(self, round_id: str, reason: str = "it does not want to") -> None:
         """Refuses a round."""

@@ -41,7 +41,9 @@ from tests.service.support import (
     Group,
     Service,
     attends,
+    cancelled,
     error_of,
+    ghost,
     refused,
     until,
 )
@@ -105,7 +107,7 @@ async def voting(
             if isinstance(event, LabelResult):
                 return event
             assert isinstance(event, Progress)
-            if event.stage == "voting" and event.done == votes:
+            if event.stage == "preparing" and event.done == votes:
                 reached.set()
         raise AssertionError("no result")
 
@@ -171,13 +173,13 @@ async def test_a_round_below_its_quorum_fails_at_the_deadline_and_says_who_is_mi
                 with refused(
                     ErrorKind.QUORUM_MISSED,
                     "2 of 3 needed agents",
-                    "north: had not answered by the deadline",
+                    "north: had not answered when the round ended",
                 ):
                     await asyncio.wait_for(task, SECONDS)
         failed = (await client.rounds())[-1]
         assert failed.state == label_pb2.ROUND_STATE_FAILED
         assert "QUORUM_MISSED" in failed.reason
-        assert failed.round_id in [s.round_id for s in fragile.spends()], "the charge stays"
+        assert failed.round_id not in [s.round_id for s in fragile.spends()], "nothing was spent"
     # The agent wakes to a round that is over, and answers the next one.
     await label_with_all(fragile, farms)
 
@@ -393,29 +395,52 @@ async def test_a_dealer_that_dies_in_a_count_fails_the_round_by_name(
 async def test_a_coordinator_that_dies_in_a_round_fails_it_and_keeps_the_charge(
     fragile: Service, farms: Group
 ) -> None:
-    async with fragile.client() as client:
-        with frozen(fragile, "north"):
-            async with voting(client, farms, 2, quorum=3, request_id="interrupted") as task:
-                (interrupted,) = [
-                    r for r in await client.rounds() if r.state == label_pb2.ROUND_STATE_OPEN
-                ]
-                kill(fragile, "coordinator")
-                with refused(ErrorKind.PARTY_UNREACHABLE, "The coordinator does not answer"):
-                    await asyncio.wait_for(task, SECONDS)
+    """The only agent that can answer has been told to send, and never does."""
+    lone = Group(shape=(2,), classes=9, ks={}, spread=1.0)
+    queries = np.zeros((1, 2), np.float32)
+    plan = lone.plan(quorum=1, collusion=0, request_id="interrupted")
+    async with (
+        ghost(fragile, "ghost", classes=9) as agent,
+        fragile.client() as client,
+        cancelled(client.label(queries, plan)) as task,
+    ):
+        interrupted = (await agent.announced()).round_id
+        assert interrupted not in [spend.round_id for spend in fragile.spends()]
+        await agent.prepare(interrupted)
+        kill(fragile, "coordinator")
+        with refused(ErrorKind.PARTY_UNREACHABLE, "The coordinator does not answer"):
+            await asyncio.wait_for(task, SECONDS)
     charged = fragile.spends()
-    assert charged[-1].round_id == interrupted.round_id
+    assert charged[-1].round_id == interrupted
     fragile.cluster.start_coordinator()
     await whole(fragile)
     async with fragile.client() as client:
-        found = (await client.round(interrupted.round_id)).round
+        found = (await client.round(interrupted)).round
         assert found.state == label_pb2.ROUND_STATE_FAILED
         assert "restarted" in found.reason
         # Asking again under the same name tells so, and is not a second round.
-        plan = farms.plan(quorum=3, request_id="interrupted")
         with refused(ErrorKind.ROUND_FAILED, "restarted"):
-            await client.label(farms.queries(10), plan)
+            await client.label(queries, plan)
     assert fragile.spends() == charged
     await label_with_all(fragile, farms)
+
+
+async def test_an_unprepared_quorum_costs_nobody_anything(fragile: Service) -> None:
+    """One of two is prepared, the other refuses: neither is told to send, nothing is charged."""
+    pair = Group(shape=(2,), classes=8, ks={}, spread=1.0)
+    before = fragile.spends()
+    async with (
+        ghost(fragile, "willing", classes=8) as willing,
+        ghost(fragile, "unwilling", classes=8) as unwilling,
+        fragile.client() as client,
+        cancelled(client.label(np.zeros((1, 2), np.float32), pair.plan(quorum=2))) as task,
+    ):
+        spec = await willing.announced()
+        await unwilling.announced()
+        await unwilling.decline(spec.round_id, "its budget is spent")
+        with refused(ErrorKind.QUORUM_MISSED, "Nothing was spent", "its budget is spent"):
+            await asyncio.wait_for(task, SECONDS)
+    assert fragile.spends() == before
 
 
 async def test_a_coordinator_that_is_stopped_tells_its_clients(

@@ -22,15 +22,10 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 from aggregator.commands import serve_coordinator
 from aggregator.settings import CoordinatorSettings
 from mpc_vote import config, rpc
+from mpc_vote.authority import CertificateAuthority
 from mpc_vote.cluster import free_ports
 from mpc_vote.errors import ErrorKind, VoteError
-from mpc_vote.identity import (
-    CertificateAuthority,
-    Credentials,
-    Identity,
-    Role,
-    channel_options,
-)
+from mpc_vote.identity import Credentials, Identity, Role, channel_options
 from mpc_vote.proto.mpcvote.v1 import (
     agent_pb2,
     agent_pb2_grpc,

@@ -272,7 +272,7 @@ def test_the_plain_client_labels_and_shows_progress(service: Service, clinics: G
         assert isinstance(result, LabelResult)
         assert (result.labels == clinics.winners(queries)).all()
         stages = [event.stage for event in progress if isinstance(event, Progress)]
-        assert list(dict.fromkeys(stages)) == ["admitted", "voting", "counting"]
+        assert list(dict.fromkeys(stages)) == ["preparing", "voting", "counting"]
         last = progress[-1]
         assert isinstance(last, Progress) and last.done == last.total == 30
         again = client.label(queries, clinics.plan())

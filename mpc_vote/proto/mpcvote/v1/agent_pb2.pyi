@@ -65,6 +65,29 @@ class Capabilities(_message.Message):
 Global___Capabilities: _TypeAlias = Capabilities  # noqa: Y015
 
 @_typing.final
+class Prepared(_message.Message):
+    """The agent's policy and budget allow the round, its ballots are made, and it reaches every party.
+    Nothing is spent yet.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_ID_FIELD_NUMBER: _builtins.int
+    round_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        round_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Prepared: _TypeAlias = Prepared  # noqa: Y015
+
+@_typing.final
 class Submitted(_message.Message):
     """The agent's shares are with every party."""
 
@@ -123,24 +146,28 @@ class AttendRequest(_message.Message):
     CAPABILITIES_FIELD_NUMBER: _builtins.int
     SUBMITTED_FIELD_NUMBER: _builtins.int
     DECLINED_FIELD_NUMBER: _builtins.int
+    PREPARED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def capabilities(self) -> Global___Capabilities: ...
     @_builtins.property
     def submitted(self) -> Global___Submitted: ...
     @_builtins.property
     def declined(self) -> Global___Declined: ...
+    @_builtins.property
+    def prepared(self) -> Global___Prepared: ...
     def __init__(
         self,
         *,
         capabilities: Global___Capabilities | None = ...,
         submitted: Global___Submitted | None = ...,
         declined: Global___Declined | None = ...,
+        prepared: Global___Prepared | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "declined", b"declined", "message", b"message", "submitted", b"submitted"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "declined", b"declined", "message", b"message", "prepared", b"prepared", "submitted", b"submitted"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "declined", b"declined", "message", b"message", "submitted", b"submitted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "declined", b"declined", "message", b"message", "prepared", b"prepared", "submitted", b"submitted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["capabilities", "submitted", "declined"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["capabilities", "submitted", "declined", "prepared"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -152,21 +179,25 @@ class AttendResponse(_message.Message):
 
     WELCOME_FIELD_NUMBER: _builtins.int
     ANNOUNCEMENT_FIELD_NUMBER: _builtins.int
+    GO_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
     @_builtins.property
     def announcement(self) -> Global___RoundAnnouncement: ...
+    @_builtins.property
+    def go(self) -> Global___Go: ...
     def __init__(
         self,
         *,
         welcome: Global___Welcome | None = ...,
         announcement: Global___RoundAnnouncement | None = ...,
+        go: Global___Go | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["announcement", b"announcement", "message", b"message", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["announcement", b"announcement", "go", b"go", "message", b"message", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["announcement", b"announcement", "message", b"message", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["announcement", b"announcement", "go", b"go", "message", b"message", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "announcement"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "announcement", "go"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -206,6 +237,27 @@ class RoundAnnouncement(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RoundAnnouncement: _TypeAlias = RoundAnnouncement  # noqa: Y015
+
+@_typing.final
+class Go(_message.Message):
+    """Enough agents are prepared and the service has charged its ledger: charge yours, and send."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_ID_FIELD_NUMBER: _builtins.int
+    round_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        round_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Go: _TypeAlias = Go  # noqa: Y015
 
 @_typing.final
 class FetchQueriesRequest(_message.Message):

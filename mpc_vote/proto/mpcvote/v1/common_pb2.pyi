@@ -242,6 +242,7 @@ class Cost(_message.Message):
     DEALER_BYTES_FIELD_NUMBER: _builtins.int
     UPLOAD_BYTES_PER_AGENT_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
+    MPC_ROUND_TRIP_SECONDS_FIELD_NUMBER: _builtins.int
     epsilon_agent: _builtins.float
     """Of this round alone, at `delta`."""
     epsilon_instance: _builtins.float
@@ -257,6 +258,8 @@ class Cost(_message.Message):
     upload_bytes_per_agent: _builtins.int
     """Largest upload of one agent to all parties together, as sent."""
     seconds: _builtins.float
+    mpc_round_trip_seconds: _builtins.float
+    """Longest round trip between two parties, measured just before the argmax."""
     def __init__(
         self,
         *,
@@ -271,10 +274,11 @@ class Cost(_message.Message):
         dealer_bytes: _builtins.int = ...,
         upload_bytes_per_agent: _builtins.int = ...,
         seconds: _builtins.float = ...,
+        mpc_round_trip_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dealer_bytes", b"dealer_bytes", "delta", b"delta", "epsilon_agent", b"epsilon_agent", "epsilon_instance", b"epsilon_instance", "mpc_bytes_per_party", b"mpc_bytes_per_party", "mpc_rounds", b"mpc_rounds", "mpc_seconds", b"mpc_seconds", "seconds", b"seconds", "total_epsilon_agent", b"total_epsilon_agent", "total_epsilon_instance", b"total_epsilon_instance", "upload_bytes_per_agent", b"upload_bytes_per_agent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dealer_bytes", b"dealer_bytes", "delta", b"delta", "epsilon_agent", b"epsilon_agent", "epsilon_instance", b"epsilon_instance", "mpc_bytes_per_party", b"mpc_bytes_per_party", "mpc_round_trip_seconds", b"mpc_round_trip_seconds", "mpc_rounds", b"mpc_rounds", "mpc_seconds", b"mpc_seconds", "seconds", b"seconds", "total_epsilon_agent", b"total_epsilon_agent", "total_epsilon_instance", b"total_epsilon_instance", "upload_bytes_per_agent", b"upload_bytes_per_agent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -27,14 +27,14 @@ class _Stage:
 class _StageEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Stage.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     STAGE_UNSPECIFIED: _Stage.ValueType  # 0
-    STAGE_ADMITTED: _Stage.ValueType  # 1
+    STAGE_PREPARING: _Stage.ValueType  # 1
     STAGE_VOTING: _Stage.ValueType  # 2
     STAGE_COUNTING: _Stage.ValueType  # 3
 
 class Stage(_Stage, metaclass=_StageEnumTypeWrapper): ...
 
 STAGE_UNSPECIFIED: Stage.ValueType  # 0
-STAGE_ADMITTED: Stage.ValueType  # 1
+STAGE_PREPARING: Stage.ValueType  # 1
 STAGE_VOTING: Stage.ValueType  # 2
 STAGE_COUNTING: Stage.ValueType  # 3
 Global___Stage: _TypeAlias = Stage  # noqa: Y015
@@ -179,18 +179,24 @@ class RoundOpened(_message.Message):
 
     SPEC_FIELD_NUMBER: _builtins.int
     SPEC_DIGEST_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     spec_digest: _builtins.bytes
     @_builtins.property
     def spec(self) -> _common_pb2.RoundSpec: ...
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What to know before trusting the labels."""
+
     def __init__(
         self,
         *,
         spec: _common_pb2.RoundSpec | None = ...,
         spec_digest: _builtins.bytes = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec", "spec_digest", b"spec_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec", "spec_digest", b"spec_digest", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -455,11 +461,15 @@ class AgentPresence(_message.Message):
     BALLOTS_FIELD_NUMBER: _builtins.int
     K_FIELD_NUMBER: _builtins.int
     MIN_SIGMA_FIELD_NUMBER: _builtins.int
+    MIN_QUORUM_FIELD_NUMBER: _builtins.int
+    MIN_COLLUSION_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
     classes: _builtins.int
     query_dtype: _common_pb2.DType.ValueType
     k: _builtins.int
     min_sigma: _builtins.float
+    min_quorum: _builtins.int
+    min_collusion: _builtins.int
     @_builtins.property
     def query_shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -474,10 +484,12 @@ class AgentPresence(_message.Message):
         ballots: _abc.Iterable[_common_pb2.BallotKind.ValueType] | None = ...,
         k: _builtins.int = ...,
         min_sigma: _builtins.float = ...,
+        min_quorum: _builtins.int = ...,
+        min_collusion: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "ballots", b"ballots", "classes", b"classes", "k", b"k", "min_sigma", b"min_sigma", "query_dtype", b"query_dtype", "query_shape", b"query_shape"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "ballots", b"ballots", "classes", b"classes", "k", b"k", "min_collusion", b"min_collusion", "min_quorum", b"min_quorum", "min_sigma", b"min_sigma", "query_dtype", b"query_dtype", "query_shape", b"query_shape"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -494,6 +506,7 @@ class GetServiceResponse(_message.Message):
     TOTAL_EPSILON_AGENT_FIELD_NUMBER: _builtins.int
     TOTAL_EPSILON_INSTANCE_FIELD_NUMBER: _builtins.int
     MAX_QUERIES_FIELD_NUMBER: _builtins.int
+    UNREADY_PARTIES_FIELD_NUMBER: _builtins.int
     engine: _common_pb2.Engine.ValueType
     delta: _builtins.float
     total_epsilon_agent: _builtins.float
@@ -503,6 +516,10 @@ class GetServiceResponse(_message.Message):
     def agents(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentPresence]: ...
     @_builtins.property
     def parties(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def unready_parties(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Parties that can't be reached or say that they can't work."""
+
     def __init__(
         self,
         *,
@@ -513,10 +530,11 @@ class GetServiceResponse(_message.Message):
         total_epsilon_agent: _builtins.float = ...,
         total_epsilon_instance: _builtins.float = ...,
         max_queries: _builtins.int = ...,
+        unready_parties: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "delta", b"delta", "engine", b"engine", "max_queries", b"max_queries", "parties", b"parties", "total_epsilon_agent", b"total_epsilon_agent", "total_epsilon_instance", b"total_epsilon_instance"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "delta", b"delta", "engine", b"engine", "max_queries", b"max_queries", "parties", b"parties", "total_epsilon_agent", b"total_epsilon_agent", "total_epsilon_instance", b"total_epsilon_instance", "unready_parties", b"unready_parties"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -274,11 +274,14 @@ class AggregateStatistics(_message.Message):
     BYTES_RECEIVED_FIELD_NUMBER: _builtins.int
     DEALER_BYTES_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
+    ROUND_TRIP_SECONDS_FIELD_NUMBER: _builtins.int
     rounds: _builtins.int
     bytes_sent: _builtins.int
     bytes_received: _builtins.int
     dealer_bytes: _builtins.int
     seconds: _builtins.float
+    round_trip_seconds: _builtins.float
+    """Longest round trip to a peer, measured just before."""
     def __init__(
         self,
         *,
@@ -287,10 +290,11 @@ class AggregateStatistics(_message.Message):
         bytes_received: _builtins.int = ...,
         dealer_bytes: _builtins.int = ...,
         seconds: _builtins.float = ...,
+        round_trip_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_received", b"bytes_received", "bytes_sent", b"bytes_sent", "dealer_bytes", b"dealer_bytes", "rounds", b"rounds", "seconds", b"seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_received", b"bytes_received", "bytes_sent", b"bytes_sent", "dealer_bytes", b"dealer_bytes", "round_trip_seconds", b"round_trip_seconds", "rounds", b"rounds", "seconds", b"seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,169 @@
+"""How an agent gets its certificate by itself: a key of its own, a token, and the coordinator.
+
+The key is made here and never leaves. The token goes to nobody but the server that proves to be the
+coordinator to the authority that this agent was given. What comes back counts only if that same
+authority stands behind it: an answer can't change whom the agent trusts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import secrets
+from pathlib import Path
+
+import grpc
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from agent_node.settings import AgentSettings
+from mpc_vote import pem, rpc
+from mpc_vote.errors import ErrorKind, VoteError
+from mpc_vote.identity import CredentialPaths, Credentials, Identity, Role
+from mpc_vote.pem import IdentityError
+from mpc_vote.process import CommandError
+from mpc_vote.proto.mpcvote.v1 import enrolment_pb2, enrolment_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+_CALL_SECONDS = 10.0
+_BACKOFF_SECONDS = (0.2, 5.0)
+_CLAIMED = "claimed"
+_MAX_TOKEN_BYTES = 1024
+# The coordinator is not up yet, or has no time: asking again may help.
+_PASSING = (ErrorKind.PARTY_UNREACHABLE, ErrorKind.ANSWER_LATE, ErrorKind.ENROLMENT_BUSY)
+
+
+async def credentials_of(settings: AgentSettings) -> Credentials:
+    """The agent's credentials; without any, and with an address to enrol at, new ones."""
+    paths = CredentialPaths.in_directory(settings.certs)
+    if settings.enrol is not None and not paths.certificate.exists():
+        await _enrol(settings, settings.enrol, paths)
+    return Credentials.load(settings.certs, Role.AGENT)
+
+
+async def _enrol(settings: AgentSettings, address: str, paths: CredentialPaths) -> None:
+    ca_pem = pem.read(settings.ca or paths.ca)
+    pem.parse_certificates(ca_pem, settings.ca or paths.ca)
+    settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    claimed = settings.data_dir / "enrolment-token"
+    key = _own_key(paths.key)
+    coordinator = Identity(Role.COORDINATOR, settings.coordinator_name)
+    try:
+        async with asyncio.timeout(settings.enrol_seconds):
+            token = await _token(settings, claimed)
+            async with rpc.dial_anonymously(ca_pem, address, coordinator) as channel:
+                response = await _ask(channel, token, _request(key))
+    except VoteError as error:
+        if error.kind is ErrorKind.TOKEN_REFUSED:
+            # The next start claims another, if there is a pool.
+            claimed.unlink(missing_ok=True)
+        raise
+    except TimeoutError as error:
+        raise CommandError(
+            f"could not enrol within {settings.enrol_seconds:g} s; the log above says why. Check "
+            f"that the coordinator runs with --enrol-listen and answers on {address}"
+        ) from error
+    try:
+        credentials = Credentials.check(
+            ca_pem, response.certificate_pem, pem.encode_key(key), paths, Role.AGENT
+        )
+    except IdentityError as error:
+        raise CommandError(f"the coordinator's answer can't be used: {error}") from error
+    files = {paths.certificate: (response.certificate_pem, pem.PUBLIC)}
+    if not paths.ca.exists() or paths.ca.read_bytes() != ca_pem:
+        files = {paths.ca: (ca_pem, pem.PUBLIC), **files}
+    # The certificate last: while it is missing, the agent has not enrolled.
+    pem.write_all(settings.certs, files, overwrite=True)
+    claimed.unlink(missing_ok=True)
+    log.info("enrolled as %s", credentials.identity)
+
+
+def _own_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """The agent's key; one that an interrupted enrolment left is used, never replaced."""
+    if path.exists():
+        key = pem.parse_key(pem.read_key_file(path), path)
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != "secp256r1":
+            raise IdentityError(f"The key {path} is not ECDSA P-256. Move it away to enrol.")
+        return key
+    key = ec.generate_private_key(ec.SECP256R1())
+    pem.write_all(path.parent, {path: (pem.encode_key(key), pem.SECRET)}, overwrite=False)
+    return key
+
+
+def _request(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """A certificate request without names: the token has the name."""
+    request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
+    return request.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.DER)
+
+
+async def _ask(
+    channel: grpc.aio.Channel, token: str, csr_der: bytes
+) -> enrolment_pb2.EnrolResponse:
+    """Asks until there is an answer; the caller sets the limit."""
+    stub = enrolment_pb2_grpc.EnrolmentServiceStub(channel)
+    request = enrolment_pb2.EnrolRequest(token=token, csr_der=csr_der)
+    wait, most = _BACKOFF_SECONDS
+    while True:
+        try:
+            response: enrolment_pb2.EnrolResponse = await stub.Enrol(request, timeout=_CALL_SECONDS)
+            return response
+        except grpc.RpcError as error:
+            failure = VoteError.from_rpc(error, "The coordinator")
+            if failure.kind not in _PASSING:
+                raise failure from error
+            log.warning("not enrolled yet: %s", failure.message)
+        await asyncio.sleep(wait * random.uniform(0.5, 1.0))
+        wait = min(most, 2 * wait)
+
+
+async def _token(settings: AgentSettings, claimed: Path) -> str:
+    """The token from its file, or one that this agent takes from the pool and keeps as `claimed`
+    until it is used, so that a restart takes no second one."""
+    if settings.token_file is not None:
+        return _text(pem.read(settings.token_file), settings.token_file)
+    if settings.token_pool is None:
+        raise CommandError("to enrol, a token is needed: pass --token-file or --token-pool")
+    wait, most = _BACKOFF_SECONDS
+    while not claimed.exists() and not claim(settings.token_pool, claimed):
+        log.warning("not enrolled yet: no token is left in %s", settings.token_pool)
+        await asyncio.sleep(wait * random.uniform(0.5, 1.0))
+        wait = min(most, 2 * wait)
+    return _text(claimed.read_bytes(), claimed)
+
+
+def claim(pool: Path, into: Path) -> bool:
+    """Moves a token out of a pool into a file of one's own; False if there is none.
+
+    Of all that try to rename a file, one succeeds. So it is renamed first, within the pool, since
+    a rename does not reach another file system, to a name that nobody else has.
+    """
+    try:
+        aside = pool / _CLAIMED
+        aside.mkdir(exist_ok=True, mode=0o700)
+        for path in sorted(path for path in pool.iterdir() if path.is_file()):
+            if path.name.startswith("."):
+                continue
+            mine = aside / f"{path.name}.{secrets.token_hex(8)}"
+            with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+                os.rename(path, mine)
+                pem.write(into, file.read(_MAX_TOKEN_BYTES), pem.SECRET)
+                mine.unlink()
+                return True
+    except OSError as error:
+        raise CommandError(
+            f"can't take a token from the pool {pool}: {error.strerror}; it must be a folder that "
+            "this user can write to, with tokens that it can read"
+        ) from error
+    return False
+
+
+def _text(content: bytes, path: Path) -> str:
+    token = content.decode("ascii", "replace").strip()
+    if not token or len(content) > _MAX_TOKEN_BYTES:
+        raise CommandError(f"{path} holds no token; make one with mpc-vote token")
+    return token

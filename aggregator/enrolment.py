@@ -1,0 +1,92 @@
+"""Where new agents get their certificate: a token and a key of their own against a name.
+
+Callers are unknown, so all is bounded: sizes, calls at a time, and what a refusal says. A token is
+used up on disk before anything is signed, so a crash costs a token and never doubles one. What
+holding the agents' authority amounts to is in docs/threat-model.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from aggregator.tokens import Tokens
+from mpc_vote import pem, rpc
+from mpc_vote.authority import AgentAuthority
+from mpc_vote.errors import ErrorKind, VoteError
+from mpc_vote.pem import IdentityError
+from mpc_vote.proto.mpcvote.v1 import enrolment_pb2, enrolment_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+_MAX_TOKEN_CHARACTERS = 128
+_MAX_CSR_BYTES = 4096
+_AT_ONCE = 4
+
+
+class EnrolmentServicer(enrolment_pb2_grpc.EnrolmentServiceServicer):
+    """Certifies agents that hold a token."""
+
+    def __init__(self, tokens: Tokens, authority: AgentAuthority) -> None:
+        self._tokens = tokens
+        self._authority = authority
+        self._under_way: set[asyncio.Task[enrolment_pb2.EnrolResponse]] = set()
+
+    async def health(self) -> Mapping[str, bool]:
+        """Whether agents can enrol: the authority must not have expired."""
+        try:
+            self._authority.check()
+        except IdentityError:
+            return {"mpcvote.v1.EnrolmentService": False}
+        return {"mpcvote.v1.EnrolmentService": True}
+
+    @rpc.anybody
+    async def Enrol(
+        self, request: enrolment_pb2.EnrolRequest, context: Any
+    ) -> enrolment_pb2.EnrolResponse:
+        if len(self._under_way) >= _AT_ONCE:
+            raise VoteError(ErrorKind.ENROLMENT_BUSY, retry_after=1.0)
+        # A caller that hangs up does not make room while its work goes on.
+        work = asyncio.create_task(asyncio.to_thread(self._enrol, request))
+        self._under_way.add(work)
+        work.add_done_callback(self._under_way.discard)
+        return await asyncio.shield(work)
+
+    def _enrol(self, request: enrolment_pb2.EnrolRequest) -> enrolment_pb2.EnrolResponse:
+        # The request first: then a token is never tried without being used up.
+        key = _proven_key(request.csr_der)
+        self._authority.check()
+        name = None
+        if len(request.token) <= _MAX_TOKEN_CHARACTERS:
+            name = self._tokens.redeem(request.token)
+        if name is None:
+            raise VoteError(ErrorKind.TOKEN_REFUSED)
+        chain = self._authority.certify(name, key)
+        log.info("agent %s enrolled", name)
+        return enrolment_pb2.EnrolResponse(
+            name=name,
+            certificate_pem=chain,
+            authority_pem=pem.encode_certificate(self._authority.root),
+        )
+
+
+def _proven_key(csr_der: bytes) -> ec.EllipticCurvePublicKey:
+    """The key in a certificate request, whose holder signed the request. Its names are ignored."""
+    if len(csr_der) > _MAX_CSR_BYTES:
+        raise VoteError(ErrorKind.CSR_REFUSED, why=f"it takes over {_MAX_CSR_BYTES} bytes")
+    try:
+        csr = x509.load_der_x509_csr(csr_der)
+        key, proven = csr.public_key(), csr.is_signature_valid
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise VoteError(ErrorKind.CSR_REFUSED, why="it can't be read") from error
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise VoteError(ErrorKind.CSR_REFUSED, why="its key is not ECDSA P-256")
+    if not proven:
+        raise VoteError(ErrorKind.CSR_REFUSED, why="its signature is not by its key")
+    return key

@@ -1,0 +1,77 @@
+"""`mpc-vote rounds`: lists this client's rounds, and fetches the labels of one again."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import Field
+from rich.table import Table
+
+from mpc_vote import process
+from mpc_vote.cli.common import ClientSettings, check_writable, console, write_json
+from mpc_vote.client import AsyncLabelClient
+from mpc_vote.process import CommandError
+from mpc_vote.proto.mpcvote.v1 import label_pb2
+from mpc_vote.spec import BALLOTS
+
+
+class RoundsSettings(ClientSettings):
+    """Lists this client's rounds; with --round and --out writes the labels of one again."""
+
+    command: ClassVar[str] = "rounds"
+
+    round: str | None = Field(None, description="id of the round to fetch the labels of")
+    out: Path | None = Field(None, description=".npy file to write its labels to")
+
+
+def command(arguments: Sequence[str]) -> int:
+    """`mpc-vote rounds`."""
+    return process.run(RoundsSettings, arguments, _main)
+
+
+async def _main(settings: RoundsSettings) -> None:
+    if (settings.round is None) != (settings.out is None):
+        raise CommandError("labels need both --round and --out")
+    check_writable(settings.out)
+    check_writable(settings.json_path)
+    out = console(settings.json_path)
+    async with AsyncLabelClient(
+        settings.coordinator, settings.certs, coordinator_name=settings.coordinator_name
+    ) as client:
+        rounds = await client.rounds()
+        if settings.round is not None and settings.out is not None:
+            found = await client.round(settings.round)
+            if found.round.state != label_pb2.ROUND_STATE_COMPLETE:
+                raise CommandError(f"round {settings.round} has no labels: {found.round.reason}")
+            values = np.array(found.labels.values, dtype=np.int64)
+            width = found.labels.width
+            with settings.out.open("wb") as file:
+                np.save(file, values if width == 1 else values.reshape(-1, width))
+            out.print(f"labels written to {settings.out}")
+    table = Table("round", "opened", "state", "queries", "ballot", "sigma", "reason")
+    for one in rounds:
+        row = _row(one)
+        opened = dt.datetime.fromtimestamp(one.opened_unix_ms / 1000).strftime("%Y-%m-%d %H:%M:%S")
+        cells = (row["state"], str(row["queries"]), row["ballot"], f"{row['sigma']:g}")
+        table.add_row(row["round_id"], opened, *cells, row["reason"])
+    out.print(table)
+    write_json(settings.json_path, {"rounds": [_row(one) for one in rounds]})
+
+
+def _row(one: label_pb2.RoundSummary) -> dict[str, Any]:
+    return {
+        "round_id": one.round_id,
+        "opened_unix_ms": one.opened_unix_ms,
+        "state": label_pb2.RoundState.Name(one.state).removeprefix("ROUND_STATE_").lower(),
+        "queries": one.queries,
+        "classes": one.classes,
+        "ballot": BALLOTS[one.ballot].value,
+        "sigma": one.sigma,
+        "epsilon_agent": one.cost.epsilon_agent,
+        "epsilon_instance": one.cost.epsilon_instance,
+        "reason": one.reason,
+    }

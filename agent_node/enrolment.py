@@ -136,6 +136,11 @@ async def _token(settings: AgentSettings, claimed: Path) -> str:
     return _text(claimed.read_bytes(), claimed)
 
 
+def _order(path: Path) -> tuple[int, str]:
+    """Names that end in a number come in the order of the number: agent-2 before agent-10."""
+    return len(path.name), path.name
+
+
 def claim(pool: Path, into: Path) -> bool:
     """Moves a token out of a pool into a file of one's own; False if there is none.
 
@@ -145,7 +150,7 @@ def claim(pool: Path, into: Path) -> bool:
     try:
         aside = pool / _CLAIMED
         aside.mkdir(exist_ok=True, mode=0o700)
-        for path in sorted(path for path in pool.iterdir() if path.is_file()):
+        for path in sorted((path for path in pool.iterdir() if path.is_file()), key=_order):
             if path.name.startswith("."):
                 continue
             mine = aside / f"{path.name}.{secrets.token_hex(8)}"

@@ -186,11 +186,10 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         spec = round_.spec
         with contextlib.ExitStack() as stack:
             started = time.monotonic()
-            material, trips = await asyncio.gather(
-                DealtMaterial.open(
-                    self._dealer_channel, spec.round_id, self._parties, self._rank, self._timeout
-                ),
-                asyncio.gather(*(rpc.round_trip(peer) for peer in self._peers.values())),
+            trips = asyncio.gather(*(rpc.round_trip(peer) for peer in self._peers.values()))
+            stack.callback(trips.cancel)
+            material = await DealtMaterial.open(
+                self._dealer_channel, spec.round_id, self._parties, self._rank, self._timeout
             )
             stack.callback(material.close)
             channel = await PeerChannel.open(
@@ -217,7 +216,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
                 bytes_received=channel.traffic.bytes_received,
                 dealer_bytes=material.received_bytes,
                 seconds=time.monotonic() - started,
-                round_trip_seconds=max(trips),
+                round_trip_seconds=max(await trips),
             )
             yield party_pb2.AggregateResponse(statistics=statistics)
             await channel.finish()

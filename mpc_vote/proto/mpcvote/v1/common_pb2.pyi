@@ -259,7 +259,7 @@ class Cost(_message.Message):
     """Largest upload of one agent to all parties together, as sent."""
     seconds: _builtins.float
     mpc_round_trip_seconds: _builtins.float
-    """Longest round trip between two parties, measured just before the argmax."""
+    """Longest round trip between two parties, measured during the argmax."""
     def __init__(
         self,
         *,

@@ -281,7 +281,7 @@ class AggregateStatistics(_message.Message):
     dealer_bytes: _builtins.int
     seconds: _builtins.float
     round_trip_seconds: _builtins.float
-    """Longest round trip to a peer, measured just before."""
+    """Longest round trip to a peer, measured meanwhile."""
     def __init__(
         self,
         *,

@@ -31,12 +31,13 @@ LOCK_READY := $(VENV)/.ready-packages
 TORCH_READY := $(VENV)/.ready-torch-$(TORCH)
 PROJECT_READY := $(VENV)/.ready-project
 
-.PHONY: help setup demo test check protos clean
+.PHONY: help setup demo test test-containers check protos clean
 
 help:
 	@echo "make setup    build $(VENV) with the pinned packages (done once, redone when they change)"
 	@echo "make demo     run the demonstration; options go in ARGS=\"...\""
 	@echo "make test     make check, then the tests; pytest's options go in ARGS=\"...\""
+	@echo "make test-containers  the federation in containers, on a real Docker engine"
 	@echo "make check    lint, format, types, and whether the generated stubs are fresh"
 	@echo "make protos   regenerate mpc_vote/proto from protos/"
 	@echo "make clean    remove $(VENV) and every cache"
@@ -50,10 +51,16 @@ test: check
 	@echo "==> tests"
 	$(BIN)/python -m pytest $(ARGS)
 
+test-containers: setup
+	@echo "==> container tests (they build the image and need a Docker engine with compose)"
+	docker compose version
+	$(BIN)/python -m pytest -m container tests/container $(ARGS)
+
 check: setup
 	@echo "==> lint"
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/hadolint docker/Dockerfile
 	echo "==> types"
 	$(BIN)/mypy --strict
 	echo "==> generated stubs"

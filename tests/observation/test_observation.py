@@ -49,7 +49,7 @@ ATTENDING = {"AgentService/Attend", "AgentService/FetchQueries"}
 ORDERS = {f"PartyService/{name}" for name in ("OpenRound", "ListHoldings", "Aggregate")}
 AMONG_PARTIES = {"PeerService/Exchange", "DealerService/Deal"}
 CALLS = {
-    "agent": {*ATTENDING, "PartyService/SubmitShares"},
+    "agent": {*ATTENDING, "PartyService/SubmitShares", "Health/Check"},
     "party": {*ORDERS, *AMONG_PARTIES, "PartyService/SubmitShares", "Health/Check"},
     "dealer": {"DealerService/Deal"},
     "coordinator": {

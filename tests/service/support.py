@@ -250,7 +250,13 @@ class Ghost:
 
 @contextlib.asynccontextmanager
 async def ghost(
-    service: Service, name: str, *, classes: int, shape: tuple[int, ...] = (2,), address: str = ""
+    service: Service,
+    name: str,
+    *,
+    classes: int,
+    shape: tuple[int, ...] = (2,),
+    address: str = "",
+    min_quorum: int = 1,
 ) -> AsyncIterator[Ghost]:
     """An agent that attends, for rounds that stay open until the test ends them."""
     credentials = service.credentials(Role.AGENT, name)
@@ -263,7 +269,7 @@ async def ghost(
             query_dtype=common_pb2.DTYPE_FLOAT32,
             query_shape=shape,
             ballots=[common_pb2.BALLOT_KIND_ONE_HOT],
-            min_quorum=1,
+            min_quorum=min_quorum,
         )
         await call.write(agent_pb2.AttendRequest(capabilities=capabilities))
         welcome = await asyncio.wait_for(call.read(), SECONDS)

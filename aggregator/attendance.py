@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,8 @@ class _Seat:
 class Attendance(agent_pb2_grpc.AgentServiceServicer):
     """The agents' service, and the coordinator's view of who is present."""
 
-    def __init__(self) -> None:
+    def __init__(self, revoked: Collection[str] = ()) -> None:
+        self._revoked = frozenset(revoked)
         self._seats: dict[str, _Seat] = {}
         self._rounds: dict[str, Ballots] = {}
 
@@ -113,6 +114,8 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
         self, request_iterator: Any, context: Any
     ) -> AsyncIterator[agent_pb2.AttendResponse]:
         name = rpc.caller().name
+        if name in self._revoked:
+            raise VoteError(ErrorKind.AGENT_REVOKED, agent=name)
         requests = request_iterator.__aiter__()
         first = await _first(requests)
         _check_capabilities(first.capabilities)

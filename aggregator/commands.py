@@ -113,7 +113,7 @@ async def serve_coordinator(settings: CoordinatorSettings) -> None:
         )
         for round_id in archive.fail_interrupted():
             log.warning("round %s was interrupted by a restart and has failed", round_id)
-        attendance = Attendance()
+        attendance = Attendance(settings.revoked_agents)
         runner = RoundRunner(archive, ledger, attendance, parties, settings.aggregate_seconds)
         defaults = Defaults(
             parties=tuple(settings.parties),

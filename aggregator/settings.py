@@ -70,5 +70,8 @@ class CoordinatorSettings(RoleSettings):
     answer_seconds: int = Field(60, ge=1, le=3_000, description="time that agents have to answer")
     aggregate_seconds: Positive = Field(300.0, description="time that the committee has to count")
     max_open_rounds: int = Field(4, ge=1, le=64, description="further requests are told to wait")
+    revoked_agents: list[str] = Field(
+        [], description="names of agents that may not attend any more, whatever their certificates"
+    )
     budget_agent: float = Field(inf, gt=0, description="most epsilon ever at agent level")
     budget_instance: float = Field(inf, gt=0, description="most epsilon ever at instance level")

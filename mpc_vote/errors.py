@@ -104,6 +104,10 @@ class ErrorKind(enum.Enum):
         grpc.StatusCode.PERMISSION_DENIED,
         "{who} may not call {method}. It is for: {want}.",
     )
+    AGENT_REVOKED = (
+        grpc.StatusCode.PERMISSION_DENIED,
+        "Agent {agent} has been revoked. Ask the operator of the coordinator.",
+    )
     NAME_REFUSED = (
         grpc.StatusCode.PERMISSION_DENIED,
         "{who} is not part of {what}. Check its configuration and certificate.",

@@ -224,6 +224,17 @@ async def test_an_agent_sends_no_share_to_a_party_with_another_partys_certificat
             await client.label(lost.queries(4), plan)
 
 
+async def test_a_revoked_agent_may_not_attend(service: Service) -> None:
+    """Its certificate is good; its name is on the coordinator's list."""
+    credentials = service.credentials(Role.AGENT, "outcast")
+    address = service.cluster.coordinator_address
+    coordinator = Identity(Role.COORDINATOR, "coordinator")
+    async with rpc.dial(credentials, address, coordinator) as channel:
+        call = agent_pb2_grpc.AgentServiceStub(channel).Attend(iter([agent_pb2.AttendRequest()]))
+        error = await error_of(call)
+    assert error.kind is ErrorKind.AGENT_REVOKED
+
+
 # Names come from certificates
 
 

@@ -14,6 +14,7 @@ from pydantic import Field
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from mpc_vote.client import AsyncLabelClient
 from mpc_vote.config import Address, LogLevel, Name, Settings
 from mpc_vote.process import CommandError
 
@@ -30,6 +31,13 @@ class ClientSettings(Settings):
         None, alias="json", description="also write the figures as JSON to this file, - for stdout"
     )
     log_level: LogLevel = Field("warning", description="debug, info, warning or error")
+
+
+def connect(settings: ClientSettings) -> AsyncLabelClient:
+    """A client as the settings say."""
+    return AsyncLabelClient(
+        settings.coordinator, settings.certs, coordinator_name=settings.coordinator_name
+    )
 
 
 def console(json_path: str | None) -> Console:

@@ -16,6 +16,7 @@ from mpc_vote.ballots import BallotKind
 from mpc_vote.cli.common import (
     ClientSettings,
     check_writable,
+    connect,
     console,
     progress,
     read_array,
@@ -67,9 +68,7 @@ async def _main(settings: LabelSettings) -> None:
         request_id=settings.request_id,
     )
     out = console(settings.json_path)
-    async with AsyncLabelClient(
-        settings.coordinator, settings.certs, coordinator_name=settings.coordinator_name
-    ) as client:
+    async with connect(settings) as client:
         result = await follow(client, queries, plan, out)
     with settings.out.open("wb") as file:
         np.save(file, result.labels)

@@ -11,8 +11,14 @@ from pydantic import Field
 from rich.table import Table
 
 from mpc_vote import process
-from mpc_vote.cli.common import ClientSettings, check_writable, console, read_array, write_json
-from mpc_vote.client import AsyncLabelClient
+from mpc_vote.cli.common import (
+    ClientSettings,
+    check_writable,
+    connect,
+    console,
+    read_array,
+    write_json,
+)
 from mpc_vote.process import CommandError
 from mpc_vote.proto.mpcvote.v1 import model_pb2
 
@@ -40,9 +46,7 @@ async def _main(settings: ModelSettings) -> None:
         check_writable(path)
     inputs = read_array(settings.inputs) if settings.inputs else None
     out = console(settings.json_path)
-    async with AsyncLabelClient(
-        settings.coordinator, settings.certs, coordinator_name=settings.coordinator_name
-    ) as client:
+    async with connect(settings) as client:
         models = await client.models()
         out.print(describe(models) if models else "no model yet: run mpc-vote train")
         if settings.out is not None:

@@ -12,8 +12,7 @@ from pydantic import Field
 from rich.table import Table
 
 from mpc_vote import process
-from mpc_vote.cli.common import ClientSettings, check_writable, console, write_json
-from mpc_vote.client import AsyncLabelClient
+from mpc_vote.cli.common import ClientSettings, check_writable, connect, console, write_json
 from mpc_vote.process import CommandError
 from mpc_vote.proto.mpcvote.v1 import label_pb2
 from mpc_vote.spec import BALLOTS
@@ -39,9 +38,7 @@ async def _main(settings: RoundsSettings) -> None:
     check_writable(settings.out)
     check_writable(settings.json_path)
     out = console(settings.json_path)
-    async with AsyncLabelClient(
-        settings.coordinator, settings.certs, coordinator_name=settings.coordinator_name
-    ) as client:
+    async with connect(settings) as client:
         rounds = await client.rounds()
         if settings.round is not None and settings.out is not None:
             found = await client.round(settings.round)

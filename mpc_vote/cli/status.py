@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 from rich.table import Table
 
 from mpc_vote import process, wire
-from mpc_vote.cli.common import ClientSettings, console, write_json
-from mpc_vote.client import AsyncLabelClient
+from mpc_vote.cli.common import ClientSettings, connect, console, write_json
 from mpc_vote.proto.mpcvote.v1 import label_pb2
 from mpc_vote.spec import BALLOTS
 
@@ -26,9 +25,7 @@ def command(arguments: Sequence[str]) -> int:
 
 
 async def _main(settings: StatusSettings) -> None:
-    async with AsyncLabelClient(
-        settings.coordinator, settings.certs, coordinator_name=settings.coordinator_name
-    ) as client:
+    async with connect(settings) as client:
         service = await client.service()
     out = console(settings.json_path)
     table = Table("agent", "classes", "query", "ballots", "k", "wants at least")

@@ -9,7 +9,14 @@ from pydantic import Field
 from rich.console import Console
 
 from mpc_vote import process
-from mpc_vote.cli.common import ClientSettings, check_writable, console, progress, write_json
+from mpc_vote.cli.common import (
+    ClientSettings,
+    check_writable,
+    connect,
+    console,
+    progress,
+    write_json,
+)
 from mpc_vote.cli.model import describe, figures
 from mpc_vote.client import AsyncLabelClient
 from mpc_vote.proto.mpcvote.v1 import model_pb2
@@ -34,9 +41,7 @@ def command(arguments: Sequence[str]) -> int:
 async def _main(settings: TrainSettings) -> None:
     check_writable(settings.json_path)
     out = console(settings.json_path)
-    async with AsyncLabelClient(
-        settings.coordinator, settings.certs, coordinator_name=settings.coordinator_name
-    ) as client:
+    async with connect(settings) as client:
         model = await follow(client, settings.rounds, settings.seed, out)
     out.print(describe([model]))
     write_json(settings.json_path, figures(model))

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
-from rich.table import Table
+from rich.table import Column, Table
 
 from mpc_vote import process
 from mpc_vote.cli.common import ClientSettings, check_writable, connect, console, write_json
@@ -49,13 +49,16 @@ async def _main(settings: RoundsSettings) -> None:
             with settings.out.open("wb") as file:
                 np.save(file, values if width == 1 else values.reshape(-1, width))
             out.print(f"labels written to {settings.out}")
-    table = Table("round", "opened", "state", "queries", "ballot", "sigma", "reason")
+    table = Table(Column("round", no_wrap=True), "opened", "state", "queries", "ballot", "sigma")
     for one in rounds:
         row = _row(one)
         opened = dt.datetime.fromtimestamp(one.opened_unix_ms / 1000).strftime("%Y-%m-%d %H:%M:%S")
         cells = (row["state"], str(row["queries"]), row["ballot"], f"{row['sigma']:g}")
-        table.add_row(row["round_id"], opened, *cells, row["reason"])
+        table.add_row(row["round_id"], opened, *cells)
     out.print(table)
+    for one in rounds:
+        if one.reason:
+            out.print(f"{one.round_id}: {one.reason}")
     write_json(settings.json_path, {"rounds": [_row(one) for one in rounds]})
 
 

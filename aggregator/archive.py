@@ -41,9 +41,10 @@ _MIGRATIONS = (
         UNIQUE (client, request_id)
     ) STRICT;
     CREATE TABLE models (
-        version INTEGER PRIMARY KEY AUTOINCREMENT,
         client TEXT NOT NULL,
-        description BLOB NOT NULL
+        version INTEGER NOT NULL,
+        description BLOB NOT NULL,
+        PRIMARY KEY (client, version)
     ) STRICT;
     """,
 )
@@ -222,16 +223,16 @@ class Archive:
     def add_model(
         self, client: str, description: model_pb2.Model, content: Path
     ) -> model_pb2.Model:
-        """Takes a trained model in as the next version."""
+        """Takes a trained model in as the client's next version."""
         with self._lock, self._transaction():
-            cursor = self._db.execute(
-                "INSERT INTO models (client, description) VALUES (?, ?)", (client, b"")
+            last = self._db.execute(
+                "SELECT COALESCE(MAX(version), 0) FROM models WHERE client = ?", (client,)
             )
-            description.version = cursor.lastrowid or 0
-            os.replace(content, self.model_path(description.version))
+            description.version = last.fetchone()[0] + 1
+            os.replace(content, self.model_path(client, description.version))
             self._db.execute(
-                "UPDATE models SET description = ? WHERE version = ?",
-                (description.SerializeToString(), description.version),
+                "INSERT INTO models (client, version, description) VALUES (?, ?, ?)",
+                (client, description.version, description.SerializeToString()),
             )
         return description
 
@@ -243,9 +244,9 @@ class Archive:
             ).fetchall()
         return [model_pb2.Model.FromString(row[0]) for row in rows]
 
-    def model_path(self, version: int) -> Path:
+    def model_path(self, client: str, version: int) -> Path:
         """Where a version's safetensors file is."""
-        return self._models / f"{version}.safetensors"
+        return self._models / f"{client}-{version}.safetensors"
 
     def scratch_model_path(self, token: str) -> Path:
         """Where a model is written before it has a version."""

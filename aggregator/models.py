@@ -35,7 +35,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         self._archive = archive
         self._delta = delta
         self._training: asyncio.Task[model_pb2.Model] | None = None
-        self._loaded: tuple[int, Student] | None = None
+        self._loaded: tuple[Path, Student] | None = None
 
     async def health(self) -> Mapping[str, bool]:
         """Models depend on nobody."""
@@ -82,7 +82,8 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
     ) -> AsyncIterator[model_pb2.GetModelResponse]:
         model = self._model(request.version)
         yield model_pb2.GetModelResponse(model=model)
-        content = await asyncio.to_thread(self._archive.model_path(model.version).read_bytes)
+        path = self._archive.model_path(rpc.caller().name, model.version)
+        content = await asyncio.to_thread(path.read_bytes)
         for chunk in wire.split_bytes(content):
             yield model_pb2.GetModelResponse(chunk=chunk)
 
@@ -105,7 +106,9 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         if len(inputs) == 0:
             raise VoteError(ErrorKind.QUERIES_EMPTY, field="inputs")
         wire.check_finite(inputs, "inputs")
-        labels = await asyncio.to_thread(self._predict, model.version, inputs)
+        labels = await asyncio.to_thread(
+            self._predict, self._archive.model_path(rpc.caller().name, model.version), inputs
+        )
         return model_pb2.PredictResponse(version=model.version, labels=labels)
 
     def _rounds(self, client: str, wanted: Sequence[str]) -> list[RoundRecord]:
@@ -161,13 +164,13 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         finally:
             scratch.unlink(missing_ok=True)
 
-    def _predict(self, version: int, inputs: wire.Array) -> Any:
+    def _predict(self, path: Path, inputs: wire.Array) -> Any:
         from mpc_vote.learning.student import Student
 
-        if self._loaded is None or self._loaded[0] != version:
-            path: Path = self._archive.model_path(version)
-            self._loaded = (version, Student.load(path))
-        return self._loaded[1].predict(inputs.astype(np.float32))
+        loaded = self._loaded
+        if loaded is None or loaded[0] != path:
+            loaded = self._loaded = (path, Student.load(path))
+        return loaded[1].predict(inputs.astype(np.float32))
 
     def _model(self, version: int) -> model_pb2.Model:
         models = self._archive.models(rpc.caller().name)

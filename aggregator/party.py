@@ -186,7 +186,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         spec = round_.spec
         with contextlib.ExitStack() as stack:
             started = time.monotonic()
-            trips = asyncio.gather(*(rpc.round_trip(peer) for peer in self._peers.values()))
+            trips = asyncio.create_task(self._round_trips())
             stack.callback(trips.cancel)
             material = await DealtMaterial.open(
                 self._dealer_channel, spec.round_id, self._parties, self._rank, self._timeout
@@ -221,6 +221,10 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             yield party_pb2.AggregateResponse(statistics=statistics)
             await channel.finish()
         log.info("round %s aggregated: %d agents", spec.round_id, len(shares))
+
+    async def _round_trips(self) -> list[float]:
+        peers = self._peers.values()
+        return await asyncio.gather(*(rpc.round_trip(peer) for peer in peers))
 
     def _label_shares(
         self,

@@ -59,7 +59,7 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
         parties = not await self._unready()
         labels = label_pb2.DESCRIPTOR.services_by_name["LabelService"].full_name
         agents = agent_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name
-        return {labels: parties and bool(self._attendance.present()), agents: True}
+        return {labels: parties and bool(self._attendance.present()), agents: parties}
 
     async def _unready(self) -> list[str]:
         """Parties that don't say they can work."""

@@ -178,3 +178,12 @@ def test_what_exists_is_kept_when_asked_and_the_rest_is_made(certs: Certs, out: 
     assert {path: after[path] for path in before} == before
     assert Credentials.load(out / "party" / "b", Role.PARTY).identity.name == "b"
     assert certs("--keep", "--renew") == 2
+
+
+def test_nothing_is_renewed_where_there_is_no_authority(
+    certs: Certs, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A new root that nobody trusts would be made without a word."""
+    assert certs("--issue", "party/a", "--renew") == 1
+    assert "There is no authority" in capsys.readouterr().err
+    assert not (out / "ca").exists()

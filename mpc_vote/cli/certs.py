@@ -53,6 +53,11 @@ async def _main(settings: CertsSettings) -> None:
     directory = settings.out / "ca"
     if (directory / "ca.pem").exists():
         authority = CertificateAuthority.load(directory)
+    elif settings.renew:
+        raise IdentityError(
+            f"There is no authority in {directory}, so nothing can be renewed. "
+            "Name the folder that has it with --out."
+        )
     else:
         authority = CertificateAuthority.create(directory)
         print(f"authority: {directory}")

@@ -49,12 +49,14 @@ async def _main(settings: RoundsSettings) -> None:
             with settings.out.open("wb") as file:
                 np.save(file, values if width == 1 else values.reshape(-1, width))
             out.print(f"labels written to {settings.out}")
-    table = Table(Column("round", no_wrap=True), "opened", "state", "queries", "ballot", "sigma")
+    columns = ("opened", "state", "queries", "sigma", "epsilon")
+    table = Table(Column("round", no_wrap=True), *columns, box=None)
     for one in rounds:
+        opened = dt.datetime.fromtimestamp(one.opened_unix_ms / 1000).strftime("%d %b %H:%M")
         row = _row(one)
-        opened = dt.datetime.fromtimestamp(one.opened_unix_ms / 1000).strftime("%Y-%m-%d %H:%M:%S")
-        cells = (row["state"], str(row["queries"]), row["ballot"], f"{row['sigma']:g}")
-        table.add_row(row["round_id"], opened, *cells)
+        spent = f"{row['epsilon_instance']:.3g}" if row["state"] == "complete" else ""
+        cells = (opened, row["state"], str(row["queries"]), f"{row['sigma']:g}", spent)
+        table.add_row(row["round_id"], *cells)
     out.print(table)
     for one in rounds:
         if one.reason:

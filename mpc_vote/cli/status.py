@@ -42,7 +42,8 @@ async def _main(settings: StatusSettings) -> None:
         )
     out.print(table)
     for party in service.parties:
-        state = "NOT READY" if party in service.unready_parties else "ready"
+        unready = party in service.unready_parties
+        state = "NOT READY: it is down, or waits for one that is" if unready else "ready"
         out.print(f"{party}: {state}")
     out.print(
         f"spent: epsilon {service.total_epsilon_agent:.4g} at agent level, "

@@ -348,7 +348,7 @@ async def test_a_party_that_dies_fails_the_round_by_name_and_comes_back_alone(
         assert fragile.spends() == charged
         await stops_serving(fragile, COORDINATOR, "LabelService")
         await stops_serving(fragile, survivor, "PartyService")
-        assert await serving(fragile, COORDINATOR, "AgentService")
+        await stops_serving(fragile, COORDINATOR, "AgentService")
     fragile.cluster.start_party("party-1")
     await whole(fragile)
     assert await serving(fragile, survivor, "PartyService")

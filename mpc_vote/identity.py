@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import enum
+import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,9 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 from mpc_vote import pem
 from mpc_vote.pem import IdentityError as IdentityError
 
+log = logging.getLogger(__name__)
+
+_RENEW_IN_TIME = dt.timedelta(days=30)
 DOMAIN = "mpc-vote"
 MAX_MESSAGE_BYTES = 16 * 2**20
 MAX_OPEN_MESSAGE_BYTES = 64 * 2**10
@@ -115,9 +119,13 @@ class Credentials:
         """Read and check the files; `expected_role` refuses another role's certificate."""
         paths = source if isinstance(source, CredentialPaths) else _usual_paths(source)
         ca_pem, certificate_pem = pem.read(paths.ca), pem.read(paths.certificate)
-        return cls.check(
+        loaded = cls.check(
             ca_pem, certificate_pem, pem.read_key_file(paths.key), paths, expected_role
         )
+        if loaded.not_after - dt.datetime.now(dt.UTC) < _RENEW_IN_TIME:
+            ends = f"{loaded.not_after:%Y-%m-%d %H:%M} UTC"
+            log.warning("the certificate of %s ends on %s: renew it", loaded.identity, ends)
+        return loaded
 
     @classmethod
     def check(

@@ -361,3 +361,16 @@ async def test_a_second_server_on_the_same_port_fails(party_0: WhoAmI, agent: Cr
     second = grpc.aio.server(options=server_options())
     with pytest.raises(RuntimeError, match="Failed to bind"):
         second.add_secure_port(party_0.address, agent.server_credentials())
+
+
+def test_a_certificate_that_ends_soon_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = CertificateAuthority.create(tmp_path / "ca")
+    party = Identity(Role.PARTY, "a")
+    authority.issue(party, tmp_path / "soon", days=29)
+    authority.issue(party, tmp_path / "later", days=31)
+    Credentials.load(tmp_path / "later")
+    assert not caplog.records
+    Credentials.load(tmp_path / "soon")
+    assert "renew it" in caplog.text

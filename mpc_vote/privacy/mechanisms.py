@@ -11,6 +11,7 @@ however many attributes it has.
 
 from __future__ import annotations
 
+import abc
 import enum
 import json
 import math
@@ -33,7 +34,7 @@ class Level(enum.Enum):
 
 
 @dataclass(frozen=True)
-class _Vote:
+class _Vote(abc.ABC):
     """What every vote records, and its form on disk."""
 
     queries: int
@@ -58,9 +59,9 @@ class _Vote:
         """How far neighbours at this level move one query's total."""
         return self.agent if level is Level.AGENT else self.instance
 
+    @abc.abstractmethod
     def curve(self, orders: FloatArray, level: Level) -> FloatArray:
         """Bounds the Renyi divergence over all queries, for every order."""
-        raise NotImplementedError
 
     def rdp(self, order: float, level: Level) -> float:
         """`curve` at a single order."""

@@ -96,10 +96,10 @@ async def label_with_all(service: Service, farms: Group) -> LabelResult:
 
 
 @contextlib.asynccontextmanager
-async def voting(
-    client: AsyncLabelClient, farms: Group, votes: int, **plan: object
+async def preparing(
+    client: AsyncLabelClient, farms: Group, agents: int, **plan: object
 ) -> AsyncIterator[asyncio.Task[LabelResult]]:
-    """A request in which exactly this many agents have voted so far."""
+    """A request for which exactly this many agents are prepared so far."""
     reached = asyncio.Event()
 
     async def follow() -> LabelResult:
@@ -107,7 +107,7 @@ async def voting(
             if isinstance(event, LabelResult):
                 return event
             assert isinstance(event, Progress)
-            if event.stage == "preparing" and event.done == votes:
+            if event.stage == "preparing" and event.done == agents:
                 reached.set()
         raise AssertionError("no result")
 
@@ -152,7 +152,7 @@ async def test_an_agent_that_dies_in_a_round_is_named_and_not_waited_for(
     queries = farms.queries(10)
     async with fragile.client() as client:
         with frozen(fragile, "north"):
-            async with voting(client, farms, 2, quorum=2, answer_seconds=3_000) as task:
+            async with preparing(client, farms, 2, quorum=2, answer_seconds=3_000) as task:
                 assert not task.done(), "an agent that is here is waited for"
                 kill(fragile, "north")
                 result = await asyncio.wait_for(task, SECONDS)
@@ -169,7 +169,7 @@ async def test_a_round_below_its_quorum_fails_at_the_deadline_and_says_who_is_mi
 ) -> None:
     async with fragile.client() as client:
         with frozen(fragile, "north"):
-            async with voting(client, farms, 2, quorum=3, answer_seconds=2) as task:
+            async with preparing(client, farms, 2, quorum=3, answer_seconds=2) as task:
                 with refused(
                     ErrorKind.QUORUM_MISSED,
                     "2 of 3 needed agents",
@@ -449,7 +449,7 @@ async def test_a_coordinator_that_is_stopped_tells_its_clients(
     coordinator = fragile.cluster.children["coordinator"]
     async with fragile.client() as client:
         with frozen(fragile, "north"):
-            async with voting(client, farms, 2, quorum=3) as task:
+            async with preparing(client, farms, 2, quorum=3) as task:
                 coordinator.process.send_signal(signal.SIGTERM)
                 with refused(ErrorKind.SHUTTING_DOWN, "The coordinator is shutting down"):
                     await asyncio.wait_for(task, SECONDS)

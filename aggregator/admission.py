@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mpc_vote import wire
-from mpc_vote.argmax.stock import MaxMethod
+from mpc_vote.argmax.engines import EngineName, ring_bits
+from mpc_vote.argmax.planner import choose_groups
 from mpc_vote.ballots import BallotKind
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2, label_pb2
@@ -45,7 +46,7 @@ class Defaults:
 
     parties: tuple[str, ...]
     dealer: str
-    engine: MaxMethod
+    engine: EngineName
     sigma: float
     least_sigma: float
     delta: float
@@ -93,9 +94,16 @@ async def read_request(
 
 
 def make_spec(
-    plan: label_pb2.LabelPlan, queries: Queries, present: Present, defaults: Defaults
+    plan: label_pb2.LabelPlan,
+    queries: Queries,
+    present: Present,
+    defaults: Defaults,
+    round_trip: float,
 ) -> Spec:
-    """The spec of a round that these agents can answer as asked."""
+    """The spec of a round that these agents can answer as asked.
+
+    `round_trip` is the distance between parties in seconds.
+    """
     _check_plan(plan)
     wire.check_finite(queries, "queries")
     ballot, agents = _choose_agents(plan, queries, present)
@@ -124,11 +132,16 @@ def make_spec(
         parties=defaults.parties,
         dealer=defaults.dealer,
         engine=ENGINE_CODES[engine],
-        ring_bits=64,
         deadline_unix_ms=int(
             1000 * (time.time() + (plan.answer_seconds or defaults.answer_seconds))
         ),
     )
+    draft = Spec(b"", message)
+    message.ring_bits = ring_bits(engine, draft.total_bound)
+    if engine is EngineName.TABLE:
+        message.groups.extend(
+            choose_groups(draft.rows, draft.row_classes, len(defaults.parties), round_trip)
+        )
     return Spec.seal(message)
 
 
@@ -136,7 +149,7 @@ def _check_plan(plan: label_pb2.LabelPlan) -> None:
     if plan.ballot and plan.ballot not in BALLOTS:
         _unknown("ballot", plan.ballot, [kind.value for kind in BallotKind])
     if plan.engine and plan.engine not in ENGINES:
-        _unknown("engine", plan.engine, [method.value for method in MaxMethod])
+        _unknown("engine", plan.engine, [name.value for name in EngineName])
     multi_label = plan.ballot == common_pb2.BALLOT_KIND_MULTI_LABEL
     low = 1 if multi_label else 2
     if not low <= plan.classes <= MAX_CLASSES:

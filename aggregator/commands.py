@@ -90,6 +90,7 @@ async def serve_party(settings: PartySettings) -> None:
             peer_servicer,
             dealer_channel,
             settings.exchange_seconds,
+            settings.pool_mib << 20,
         )
         services: list[rpc.Service] = [
             (party_pb2_grpc.add_PartyServiceServicer_to_server, servicer),

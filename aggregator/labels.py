@@ -136,7 +136,9 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
         self._arriving += 1
         try:
             present = self._attendance.present()
-            spec = await asyncio.to_thread(make_spec, plan, queries, present, self._defaults)
+            spec = await asyncio.to_thread(
+                make_spec, plan, queries, present, self._defaults, await self._runner.round_trip()
+            )
             await asyncio.to_thread(
                 self._archive.open_round, client, plan.request_id, fingerprint, spec, queries
             )

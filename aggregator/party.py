@@ -22,10 +22,11 @@ from typing import Any
 import grpc
 import numpy as np
 
-from aggregator.deal import DealtMaterial
+from aggregator.deal import DealtMaterial, MaterialPool
 from aggregator.peers import PeerChannel, PeerServicer
 from aggregator.tally import Tally
 from mpc_vote import ring, rpc
+from mpc_vote.argmax.engine import label_bits, session_plan
 from mpc_vote.csprng import SEED_BYTES, Words
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import Identity, Role
@@ -40,9 +41,6 @@ MAX_INTAKE_SECONDS = 3_600.0
 SUBMISSION_ID_BYTES = 16
 # An agent sends one share per round; a few rounds may be open, and a retry may overlap.
 _UPLOADS_PER_AGENT = 8
-# Rows that one run of the engine takes: enough to fill the network, few enough to fit in memory.
-_BLOCK_ROWS = 512
-_BLOCK_CELLS = 16_384
 # How long after its deadline a round may still be aggregated.
 _LINGER_SECONDS = 600.0
 
@@ -51,8 +49,15 @@ _LINGER_SECONDS = 600.0
 class _Round:
     spec: Spec
     opened_by: Identity
+    # Dealt ahead, from the moment the round is opened.
+    material: asyncio.Task[DealtMaterial]
     shares: dict[str, tuple[bytes, Share]] = field(default_factory=dict, repr=False)
     closed: str = ""
+
+    def drop_material(self) -> None:
+        """Ends the dealing; the dealer's session stays spent."""
+        self.material.cancel()
+        self.material.add_done_callback(_close_material)
 
 
 class PartyServicer(party_pb2_grpc.PartyServiceServicer):
@@ -68,6 +73,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         peer_servicer: PeerServicer,
         dealer_channel: grpc.aio.Channel,
         exchange_seconds: float,
+        pool_bytes: int,
     ) -> None:
         self._name = name
         self._parties = tuple(parties)
@@ -78,6 +84,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         self._peer_servicer = peer_servicer
         self._dealer_channel = dealer_channel
         self._timeout = exchange_seconds
+        self._pool = MaterialPool(pool_bytes)
         self._rounds: dict[str, _Round] = {}
         self._uploads: Counter[str] = Counter()
         # Sessions run side by side: with a queue, two parties could take two rounds in different
@@ -111,8 +118,11 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         self._forget_stale()
         if len(self._rounds) >= MAX_OPEN_ROUNDS:
             raise VoteError(ErrorKind.SERVICE_BUSY, got=MAX_OPEN_ROUNDS, retry_after=5.0)
-        self._rounds[spec.round_id] = _Round(spec, rpc.caller())
+        # Holds the place while the mark is written.
+        material = asyncio.ensure_future(self._deal(spec))
+        round_ = self._rounds[spec.round_id] = _Round(spec, rpc.caller(), material)
         if not await asyncio.to_thread(self._tally.open, spec.round_id):
+            round_.drop_material()
             del self._rounds[spec.round_id]
             raise VoteError(ErrorKind.ROUND_SPENT, round=spec.round_id)
         log.info("round %s opened: %d agents", spec.round_id, len(spec.roster))
@@ -174,7 +184,9 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
     ) -> party_pb2.AbandonRoundResponse:
         round_ = self._rounds.get(request.round_id)
         if round_ is not None and round_.opened_by == rpc.caller():
-            self._close(round_, "it was abandoned")
+            round_.closed = round_.closed or "it was abandoned"
+            round_.shares.clear()
+            round_.drop_material()
         return party_pb2.AbandonRoundResponse()
 
     @rpc.allowed(Role.COORDINATOR)
@@ -188,10 +200,8 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             started = time.monotonic()
             trips = asyncio.create_task(self._round_trips())
             stack.callback(trips.cancel)
-            material = await DealtMaterial.open(
-                self._dealer_channel, spec.round_id, self._parties, self._rank, self._timeout
-            )
-            stack.callback(material.close)
+            stack.callback(round_.drop_material)
+            material = await round_.material
             channel = await PeerChannel.open(
                 spec.round_id,
                 _context(spec, request.contributors, material.deal_id),
@@ -203,12 +213,14 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             )
             stack.callback(channel.close)
             readers = [ShareReader(share, spec.message.ring_bits) for share in shares]
-            for start in range(0, spec.rows, step := _block_rows(spec)):
+            for start in range(0, spec.rows, step := spec.engine.block_rows(spec.row_classes)):
                 rows = min(step, spec.rows - start)
                 labels = await asyncio.get_running_loop().run_in_executor(
                     self._threads, self._label_shares, spec, readers, rows, channel, material
                 )
-                label_shares = party_pb2.LabelShares(offset=start, shares=labels.tobytes())
+                label_shares = party_pb2.LabelShares(
+                    offset=start, shares=labels.astype("<u2").tobytes()
+                )
                 yield party_pb2.AggregateResponse(shares=label_shares)
             statistics = party_pb2.AggregateStatistics(
                 rounds=channel.traffic.rounds,
@@ -242,8 +254,22 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             totals = np.stack([np.full(rows, half, dtype=np.uint64), yes], axis=1).reshape(-1)
         else:
             totals = sum_blocks(readers, rows * spec.row_classes)
-        material.announce(spec.engine.plan(rows, spec.row_classes, channel.size))
-        return spec.engine.run(totals, spec.row_classes, channel, material)
+        labels = spec.engine.run(totals, spec.row_classes, channel, material)
+        return labels & np.uint64((1 << label_bits(spec.row_classes)) - 1)
+
+    async def _deal(self, spec: Spec) -> DealtMaterial:
+        plan = await asyncio.to_thread(
+            session_plan, spec.engine, spec.rows, spec.row_classes, len(self._parties)
+        )
+        return await DealtMaterial.open(
+            self._dealer_channel,
+            spec.round_id,
+            self._parties,
+            self._rank,
+            plan,
+            self._pool,
+            self._timeout,
+        )
 
     async def _check_reach(self) -> None:
         """Refuses a round that could not be counted, before any agent spends anything on it."""
@@ -280,7 +306,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
                     ErrorKind.CONTRIBUTOR_UNKNOWN, agent=holding.agent, round=spec.round_id
                 )
         shares = [round_.shares[name][1] for name in names]
-        self._close(round_, "it was aggregated")
+        round_.closed, round_.shares = "it was aggregated", {}
         if not await asyncio.to_thread(self._tally.aggregate, spec.round_id):
             raise VoteError(ErrorKind.ROUND_AGGREGATED, round=spec.round_id)
         return shares
@@ -317,14 +343,16 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             raise VoteError(ErrorKind.ROUND_UNKNOWN, round=round_id)
         return round_
 
-    def _close(self, round_: _Round, why: str) -> None:
-        round_.closed = round_.closed or why
-        round_.shares.clear()
-
     def _forget_stale(self) -> None:
         for round_id, round_ in list(self._rounds.items()):
             if round_.closed or round_.spec.seconds_left() < -_LINGER_SECONDS:
+                round_.drop_material()
                 del self._rounds[round_id]
+
+
+def _close_material(material: asyncio.Task[DealtMaterial]) -> None:
+    if not material.cancelled() and material.exception() is None:
+        material.result().close()
 
 
 def _context(spec: Spec, contributors: Sequence[party_pb2.Holding], deal_id: bytes) -> bytes:
@@ -333,11 +361,6 @@ def _context(spec: Spec, contributors: Sequence[party_pb2.Holding], deal_id: byt
     for holding in sorted(contributors, key=lambda h: h.agent):
         digest.update(holding.agent.encode() + b"\0" + holding.submission_id)
     return digest.digest()
-
-
-def _block_rows(spec: Spec) -> int:
-    """Rows per run: a multiple of eight, so that packed blocks end on whole bytes."""
-    return max(8, min(_BLOCK_ROWS, _BLOCK_CELLS // spec.row_classes) // 8 * 8)
 
 
 def _malformed(header: party_pb2.SubmissionHeader, why: str) -> VoteError:

@@ -22,7 +22,8 @@ import numpy as np
 from aggregator.admission import warnings
 from aggregator.archive import Archive, Labels
 from aggregator.attendance import Attendance, Ballots
-from mpc_vote.csprng import Words
+from mpc_vote import rpc
+from mpc_vote.argmax.engine import label_bits
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.privacy import accountant
 from mpc_vote.privacy.ledger import BudgetExhausted, Ledger
@@ -107,6 +108,15 @@ class RoundRunner:
             name: party_pb2_grpc.PartyServiceStub(channel) for name, channel in parties.items()
         }
         self._aggregate_seconds = aggregate_seconds
+        self._parties = parties
+        self._round_trip: float | None = None
+
+    async def round_trip(self) -> float:
+        """Between parties, as they measured it last; before that, from here to the farthest."""
+        if self._round_trip is not None:
+            return self._round_trip
+        trips = [rpc.round_trip(channel) for channel in self._parties.values()]
+        return max(await asyncio.gather(*trips))
 
     async def run(self, round_: Round) -> None:
         """Runs a round to its end; never raises, the round says how it ended."""
@@ -149,6 +159,7 @@ class RoundRunner:
             await self._collect(round_, ballots, spec.seconds_left())
         contributors = await self._contributors(spec, ballots)
         labels, statistics = await self._aggregate(round_, contributors)
+        self._round_trip = max(one.round_trip_seconds for one in statistics)
         completed = self._completed(round_, contributors, ballots, statistics)
         await asyncio.to_thread(self._archive.complete_round, completed, labels)
         round_.labels = labels
@@ -220,7 +231,7 @@ class RoundRunner:
                 if response.HasField("statistics"):
                     statistics = response.statistics
                     continue
-                shares: Words = np.frombuffer(response.shares.shares, dtype="<u8")
+                shares = np.frombuffer(response.shares.shares, dtype="<u2")
                 rows = slice(response.shares.offset, response.shares.offset + shares.size)
                 if rows.stop > spec.rows or got[rank, rows].any():
                     raise _bad_answer(spec, rank, "label shares out of place")
@@ -240,6 +251,7 @@ class RoundRunner:
                 for rank, name in enumerate(spec.parties)
             ]
         )
+        totals &= np.uint64((1 << label_bits(spec.row_classes)) - 1)
         if totals.max() >= spec.row_classes:
             raise VoteError(
                 ErrorKind.ROUND_FAILED,

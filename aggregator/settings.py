@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from mpc_vote.argmax.stock import MaxMethod
+from mpc_vote.argmax.engines import EngineName
 from mpc_vote.config import Address, Name, Parties, Positive, Probability, RoleSettings
 
 
@@ -31,6 +31,9 @@ class PartySettings(RoleSettings):
     dealer: Address = Field(description="host:port of the dealer")
     dealer_name: Name = Field("dealer", description="name in the dealer's certificate")
     exchange_seconds: Positive = Field(30.0, description="longest wait for a peer or the dealer")
+    pool_mib: int = Field(
+        128, ge=1, description="memory for material that is dealt ahead of its use, in MiB"
+    )
 
 
 class CoordinatorSettings(RoleSettings):
@@ -50,8 +53,8 @@ class CoordinatorSettings(RoleSettings):
     data_dir: Path = Field(description="folder for ledger, rounds and models")
     parties: Parties = Field(description="all parties in rank order: name=host:port,...")
     dealer_name: Name = Field("dealer", description="name in the dealer's certificate")
-    engine: MaxMethod = Field(
-        MaxMethod.LOG_REDUCTION, description="CrypTen's method for the argmax"
+    engine: EngineName = Field(
+        EngineName.TABLE, description="how the winner is found, where a request names no engine"
     )
     sigma: Positive = Field(25.0, description="noise in votes where a request names none")
     least_sigma: float = Field(

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mpc_vote import rpc, wire
-from mpc_vote.argmax.stock import MaxMethod
+from mpc_vote.argmax.engines import EngineName
 from mpc_vote.ballots import BallotKind
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import Credentials, Identity, Role
@@ -76,7 +76,7 @@ class Plan:
     quorum: int | None = None
     collusion: int | None = None
     tau: int | None = None
-    engine: MaxMethod | None = None
+    engine: EngineName | None = None
     delta: float | None = None
     answer_seconds: int | None = None
     request_id: str | None = None

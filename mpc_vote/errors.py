@@ -92,7 +92,8 @@ class ErrorKind(enum.Enum):
     SPEC_INVALID = (_BAD, "The round's spec is not acceptable: {why}.")
     RANGE_OVERFLOW = (
         _BAD,
-        "The totals of this round need {need} bits, {have} fit. Lower sigma, k or fraction bits.",
+        "The totals of this round need {need} bits, {have} fit. Lower sigma or k, or "
+        "ask for another engine.",
     )
 
     # who calls
@@ -168,6 +169,11 @@ class ErrorKind(enum.Enum):
     DEAL_SPENT = (
         _STATE,
         "Material for session {session} was dealt to {who} before. It is used once, ever.",
+    )
+    MATERIAL_LATE = (
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        "The dealer's material did not come within {seconds:g} s. Check the dealer and the "
+        "network to it; a slow one may need more time (exchange_seconds) or a larger pool.",
     )
     DEAL_INVALID = (_BAD, "The request to the dealer is malformed: {why}.")
     ANSWER_LATE = (

@@ -7,12 +7,15 @@ is sent.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 WORD_BITS = 64
 
 Words = npt.NDArray[np.uint64]
+Unsigned = npt.NDArray[np.unsignedinteger[Any]]
 
 
 def packed_size(count: int, bits: int) -> int:
@@ -45,6 +48,56 @@ def unpack(data: bytes, bits: int, count: int) -> Words:
         packed = np.packbits(rows, axis=1, bitorder="little")
         octets[:, : packed.shape[1]] = packed
     return octets.view("<u8").reshape(count)
+
+
+def dtype_for(bits: int) -> np.dtype[np.unsignedinteger[Any]]:
+    """The least unsigned type that holds `bits` bits."""
+    _check(bits)
+    return np.dtype(f"<u{next(size for size in (1, 2, 4, 8) if bits <= 8 * size)}")
+
+
+def planes_size(count: int, bits: int) -> int:
+    """Bytes that `pack_planes` takes."""
+    return count * (bits // 8) + bits % 8 * ((count + 7) // 8)
+
+
+def pack_planes(values: Unsigned, bits: int) -> bytes:
+    """The low `bits` bits of each value, plane by plane: whole bytes first, then single bits.
+
+    Quicker than `pack`, but only a whole array can be unpacked.
+    """
+    _check(bits)
+    flat = np.ascontiguousarray(values, dtype_for(bits)).reshape(-1)
+    octets = flat.view(np.uint8).reshape(-1, flat.itemsize)
+    whole = bits // 8
+    planes = [octets[:, plane].tobytes() for plane in range(whole)]
+    if bits % 8:
+        rest = np.ascontiguousarray(octets[:, whole])
+        planes += [
+            np.packbits(rest & np.uint8(1 << bit), bitorder="little").tobytes()
+            for bit in range(bits % 8)
+        ]
+    return b"".join(planes)
+
+
+def unpack_planes(data: bytes | memoryview, bits: int, count: int) -> Unsigned:
+    """The inverse of `pack_planes`."""
+    _check(bits)
+    if len(data) != planes_size(count, bits):
+        raise ValueError(f"{count} values of {bits} bits take {planes_size(count, bits)} bytes")
+    raw = np.frombuffer(data, np.uint8)
+    dtype = dtype_for(bits)
+    whole, stride = bits // 8, (count + 7) // 8
+    octets = np.zeros((count, dtype.itemsize), np.uint8)
+    for plane in range(whole):
+        octets[:, plane] = raw[plane * count : (plane + 1) * count]
+    if bits % 8:
+        rest = np.zeros(count, np.uint8)
+        for bit in range(bits % 8):
+            plane_bits = raw[whole * count + bit * stride :][:stride]
+            rest |= np.unpackbits(plane_bits, bitorder="little", count=count) << np.uint8(bit)
+        octets[:, whole] = rest
+    return octets.view(dtype).reshape(count)
 
 
 def signed(values: Words, bits: int) -> npt.NDArray[np.int64]:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from mpc_vote import ballots, noise, ring, wire
-from mpc_vote.argmax.stock import MaxMethod, StockArgmax
+from mpc_vote.argmax.engine import Engine
+from mpc_vote.argmax.engines import EngineName, make_engine, ring_bits
 from mpc_vote.ballots import BallotKind
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import NAME_PATTERN
@@ -39,12 +40,13 @@ BALLOTS = {
 BALLOT_CODES = {kind: code for code, kind in BALLOTS.items()}
 
 ENGINES = {
-    common_pb2.ENGINE_STOCK_PAIRWISE: MaxMethod.PAIRWISE,
-    common_pb2.ENGINE_STOCK_LOG_REDUCTION: MaxMethod.LOG_REDUCTION,
-    common_pb2.ENGINE_STOCK_DOUBLE_LOG_REDUCTION: MaxMethod.DOUBLE_LOG_REDUCTION,
-    common_pb2.ENGINE_STOCK_ACCELERATED_CASCADE: MaxMethod.ACCELERATED_CASCADE,
+    common_pb2.ENGINE_TABLE: EngineName.TABLE,
+    common_pb2.ENGINE_STOCK_PAIRWISE: EngineName.PAIRWISE,
+    common_pb2.ENGINE_STOCK_LOG_REDUCTION: EngineName.LOG_REDUCTION,
+    common_pb2.ENGINE_STOCK_DOUBLE_LOG_REDUCTION: EngineName.DOUBLE_LOG_REDUCTION,
+    common_pb2.ENGINE_STOCK_ACCELERATED_CASCADE: EngineName.ACCELERATED_CASCADE,
 }
-ENGINE_CODES = {method: code for code, method in ENGINES.items()}
+ENGINE_CODES = {name: code for code, name in ENGINES.items()}
 
 KNN_BALLOTS = (BallotKind.KNN_FREQUENCY, BallotKind.KNN_COUNT)
 
@@ -102,8 +104,10 @@ class Spec:
         return tuple(self.message.parties)
 
     @cached_property
-    def engine(self) -> StockArgmax:
-        return StockArgmax(ENGINES[self.message.engine])
+    def engine(self) -> Engine:
+        return make_engine(
+            ENGINES[self.message.engine], self.message.ring_bits, self.message.groups
+        )
 
     @property
     def query_shape(self) -> tuple[int, ...]:
@@ -204,11 +208,14 @@ class Spec:
         if self.multi_label:
             require(0 < m.tau <= m.classes, "tau must be 1 to the number of attributes")
         try:
-            need, have = self.total_bound, self.engine.largest_total(self.row_classes)
+            need = self.total_bound
+            fitting = ring_bits(ENGINES[m.engine], need)
+            require(m.ring_bits == fitting, "the ring does not fit the engine and the totals")
+            have = self.engine.largest_total(self.row_classes)
+            self.engine.block_rows(self.row_classes)
         except ValueError as error:
             raise VoteError(ErrorKind.SPEC_INVALID, why=str(error)) from error
         require(self.agent_variance <= noise.MAX_STD**2, "the noise is too large: lower sigma")
-        require(m.ring_bits == self.engine.ring_bits, "the ring does not fit the engine")
         if need > have:
             raise VoteError(
                 ErrorKind.RANGE_OVERFLOW, need=ring.bits_for(need), have=ring.bits_for(have)

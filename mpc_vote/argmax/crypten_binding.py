@@ -23,7 +23,8 @@ import numpy as np
 import torch
 
 from mpc_vote.argmax.channel import Channel
-from mpc_vote.argmax.material import Item, ItemKind, Material
+from mpc_vote.argmax.material import Material
+from mpc_vote.argmax.triples import TripleKind, Triples
 from mpc_vote.compat import import_crypten
 from mpc_vote.csprng import SeedStream, Words, new_seed
 
@@ -99,7 +100,7 @@ class DealtProvider(TupleProvider):  # type: ignore[misc]
     ) -> tuple[Any, Any, Any]:
         if op != "mul" or size0 != size1:
             raise NotImplementedError(f"no material for {op} of {size0} and {size1}")
-        part = self._material.take(Item(ItemKind.PRODUCT, size0.numel()))
+        part = self._material.take(Triples(TripleKind.PRODUCT, size0.numel()))
         return _arithmetic(part.a, size0), _arithmetic(part.b, size0), _arithmetic(part.c, size0)
 
     def generate_binary_triple(
@@ -107,11 +108,11 @@ class DealtProvider(TupleProvider):  # type: ignore[misc]
     ) -> tuple[Any, Any, Any]:
         if size0 != size1:
             raise NotImplementedError(f"no material for the conjunction of {size0} and {size1}")
-        part = self._material.take(Item(ItemKind.CONJUNCTION, size0.numel()))
+        part = self._material.take(Triples(TripleKind.CONJUNCTION, size0.numel()))
         return _binary(part.a, size0), _binary(part.b, size0), _binary(part.c, size0)
 
     def B2A_rng(self, size: torch.Size, device: Any = None) -> tuple[Any, Any]:
-        part = self._material.take(Item(ItemKind.BIT, size.numel()))
+        part = self._material.take(Triples(TripleKind.BIT, size.numel()))
         return _arithmetic(part.c, size), _binary(part.a, size)
 
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from mpc_vote.argmax.channel import Channel, Traffic
-from mpc_vote.argmax.material import Item, Material, Part, correct, expand
+from mpc_vote.argmax.material import Item, Material, P
 from mpc_vote.csprng import SeedStream, new_seed
 
 T = TypeVar("T")
@@ -57,13 +57,10 @@ class LocalMaterial:
         self._rank = rank
         self._index = 0
 
-    def announce(self, items: Sequence[Item]) -> None:
-        """Nothing is on its way: parts are made when taken."""
-
-    def take(self, item: Item) -> Part:
+    def take(self, item: Item[P]) -> P:
         last = self._rank == len(self._seeds) - 1
-        correction = correct(self._seeds, self._index, item) if last else None
-        part = expand(self._seeds[self._rank], self._index, item, correction)
+        correction = item.correct(self._seeds, self._index) if last else None
+        part = item.expand(self._seeds[self._rank], self._index, correction)
         self._index += 1
         return part
 

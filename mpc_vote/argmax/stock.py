@@ -14,13 +14,18 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any, cast
 
 import numpy as np
 
 from mpc_vote import ring
 from mpc_vote.argmax.channel import Channel, Traffic
-from mpc_vote.argmax.material import Item, Material, Part
+from mpc_vote.argmax.material import Item, Material, P
+from mpc_vote.argmax.triples import TriplePart, Triples
 from mpc_vote.csprng import SEED_BYTES, SeedStream, Words
+
+_BLOCK_ROWS = 512
+_BLOCK_CELLS = 16_384
 
 
 class MaxMethod(enum.StrEnum):
@@ -40,19 +45,27 @@ class StockArgmax:
     def __init__(self, method: MaxMethod) -> None:
         self.method = method
 
+    @property
+    def name(self) -> str:
+        return f"stock {self.method}"
+
     def largest_total(self, classes: int) -> int:
         """Totals may not exceed this in absolute value, or a comparison could wrap."""
         return (1 << 62) // (2 * max(classes, 1))
 
-    def plan(self, rows: int, classes: int, parties: int) -> list[Item]:
-        """The items that one run uses, in order."""
+    def block_rows(self, classes: int) -> int:
+        """See `Engine`: enough to fill the network, few enough to fit in memory."""
+        return max(8, min(_BLOCK_ROWS, _BLOCK_CELLS // classes) // 8 * 8)
+
+    def plan(self, rows: int, classes: int, parties: int) -> list[Item[Any]]:
+        """See `Engine`."""
         if classes == 1:
             return []
         one_row = _plan_of_one_row(self.method, classes, parties)
-        return [Item(item.kind, item.count * rows) for item in one_row]
+        return [Triples(item.kind, item.count * rows) for item in one_row]
 
     def run(self, totals: Words, classes: int, channel: Channel, material: Material) -> Words:
-        """This party's share of the winners, one per row of `classes` totals."""
+        """See `Engine`; the shares are modulo 2^64."""
         from mpc_vote.argmax import crypten_binding as binding
 
         rows = totals.size // classes
@@ -79,22 +92,20 @@ class _Rehearsal:
         self.size = size
         self.previous_stream = self.next_stream = SeedStream(bytes(SEED_BYTES))
         self.traffic = Traffic()
-        self.items: list[Item] = []
+        self.items: list[Triples] = []
 
     def exchange(self, payload: bytes) -> Sequence[bytes]:
         return [payload] + [bytes(len(payload))] * (self.size - 1)
 
-    def announce(self, items: Sequence[Item]) -> None:
-        raise AssertionError("a rehearsal announces nothing")
-
-    def take(self, item: Item) -> Part:
+    def take(self, item: Item[P]) -> P:
+        assert isinstance(item, Triples)
         self.items.append(item)
         zeros = np.zeros(item.count, dtype=np.uint64)
-        return Part(zeros, zeros, zeros)
+        return cast(P, TriplePart(zeros, zeros, zeros))
 
 
 @lru_cache(maxsize=256)
-def _plan_of_one_row(method: MaxMethod, classes: int, parties: int) -> tuple[Item, ...]:
+def _plan_of_one_row(method: MaxMethod, classes: int, parties: int) -> tuple[Triples, ...]:
     """Items depend on the shape alone, and their sizes are linear in the rows."""
     rehearsal = _Rehearsal(parties)
     StockArgmax(method).run(np.zeros(classes, dtype=np.uint64), classes, rehearsal, rehearsal)

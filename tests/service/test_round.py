@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from mpc_vote.argmax.stock import MaxMethod
+from mpc_vote.argmax.engines import EngineName
 from mpc_vote.ballots import BallotKind
 from mpc_vote.client import AsyncLabelClient, LabelClient, LabelResult, Plan, Progress
 from mpc_vote.errors import ErrorKind, VoteError
@@ -25,7 +25,7 @@ from mpc_vote.identity import Role
 from mpc_vote.privacy import accountant
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import label_pb2, model_pb2
-from mpc_vote.spec import Spec
+from mpc_vote.spec import ENGINES, Spec
 from tests.service.support import (
     QUIET,
     Group,
@@ -56,15 +56,15 @@ async def test_labels_are_the_argmax_of_the_summed_ballots(
     assert result.absences == {}
 
 
-@pytest.mark.parametrize("engine", list(MaxMethod))
+@pytest.mark.parametrize("engine", list(EngineName))
 async def test_every_engine_finds_the_same_winners(
-    service: Service, clinics: Group, engine: MaxMethod
+    service: Service, clinics: Group, engine: EngineName
 ) -> None:
     queries = clinics.queries(40)
     async with service.client() as client:
         result = await client.label(queries, clinics.plan(engine=engine))
     assert result.spec is not None
-    assert Spec.parse(result.spec.SerializeToString()).engine.method is engine
+    assert ENGINES[result.spec.engine] is engine
     assert (result.labels == clinics.winners(queries)).all()
 
 

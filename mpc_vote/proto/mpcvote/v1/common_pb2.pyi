@@ -75,6 +75,7 @@ class _EngineEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Engine.ValueTy
     ENGINE_STOCK_LOG_REDUCTION: _Engine.ValueType  # 2
     ENGINE_STOCK_DOUBLE_LOG_REDUCTION: _Engine.ValueType  # 3
     ENGINE_STOCK_ACCELERATED_CASCADE: _Engine.ValueType  # 4
+    ENGINE_TABLE: _Engine.ValueType  # 5
 
 class Engine(_Engine, metaclass=_EngineEnumTypeWrapper):
     """How the committee finds the winner."""
@@ -84,6 +85,7 @@ ENGINE_STOCK_PAIRWISE: Engine.ValueType  # 1
 ENGINE_STOCK_LOG_REDUCTION: Engine.ValueType  # 2
 ENGINE_STOCK_DOUBLE_LOG_REDUCTION: Engine.ValueType  # 3
 ENGINE_STOCK_ACCELERATED_CASCADE: Engine.ValueType  # 4
+ENGINE_TABLE: Engine.ValueType  # 5
 Global___Engine: _TypeAlias = Engine  # noqa: Y015
 
 @_typing.final
@@ -165,6 +167,7 @@ class RoundSpec(_message.Message):
     ENGINE_FIELD_NUMBER: _builtins.int
     RING_BITS_FIELD_NUMBER: _builtins.int
     DEADLINE_UNIX_MS_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
     round_id: _builtins.str
     queries_digest: _builtins.bytes
     queries: _builtins.int
@@ -195,6 +198,10 @@ class RoundSpec(_message.Message):
     def parties(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of the compute parties in rank order, and of the dealer."""
 
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """For the table engine: the size of the groups at each level; empty if all classes meet at once."""
+
     def __init__(
         self,
         *,
@@ -216,10 +223,11 @@ class RoundSpec(_message.Message):
         engine: Global___Engine.ValueType = ...,
         ring_bits: _builtins.int = ...,
         deadline_unix_ms: _builtins.int = ...,
+        groups: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ballot", b"ballot", "classes", b"classes", "collusion", b"collusion", "deadline_unix_ms", b"deadline_unix_ms", "dealer", b"dealer", "engine", b"engine", "fraction_bits", b"fraction_bits", "parties", b"parties", "queries", b"queries", "queries_digest", b"queries_digest", "query_dtype", b"query_dtype", "query_shape", b"query_shape", "quorum", b"quorum", "ring_bits", b"ring_bits", "roster", b"roster", "round_id", b"round_id", "sigma", b"sigma", "tau", b"tau"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ballot", b"ballot", "classes", b"classes", "collusion", b"collusion", "deadline_unix_ms", b"deadline_unix_ms", "dealer", b"dealer", "engine", b"engine", "fraction_bits", b"fraction_bits", "groups", b"groups", "parties", b"parties", "queries", b"queries", "queries_digest", b"queries_digest", "query_dtype", b"query_dtype", "query_shape", b"query_shape", "quorum", b"quorum", "ring_bits", b"ring_bits", "roster", b"roster", "round_id", b"round_id", "sigma", b"sigma", "tau", b"tau"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

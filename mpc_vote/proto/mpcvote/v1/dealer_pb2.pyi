@@ -19,44 +19,128 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class _ItemKind:
+class _TripleKind:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
 
-class _ItemKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ItemKind.ValueType], _builtins.type):
+class _TripleKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TripleKind.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
-    ITEM_KIND_UNSPECIFIED: _ItemKind.ValueType  # 0
-    ITEM_KIND_PRODUCT: _ItemKind.ValueType  # 1
+    TRIPLE_KIND_UNSPECIFIED: _TripleKind.ValueType  # 0
+    TRIPLE_KIND_PRODUCT: _TripleKind.ValueType  # 1
     """c = a * b over Z_2^64"""
-    ITEM_KIND_CONJUNCTION: _ItemKind.ValueType  # 2
+    TRIPLE_KIND_CONJUNCTION: _TripleKind.ValueType  # 2
     """c = a & b over 64-bit words"""
-    ITEM_KIND_BIT: _ItemKind.ValueType  # 3
+    TRIPLE_KIND_BIT: _TripleKind.ValueType  # 3
     """one random bit, shared by xor and over Z_2^64"""
 
-class ItemKind(_ItemKind, metaclass=_ItemKindEnumTypeWrapper): ...
+class TripleKind(_TripleKind, metaclass=_TripleKindEnumTypeWrapper): ...
 
-ITEM_KIND_UNSPECIFIED: ItemKind.ValueType  # 0
-ITEM_KIND_PRODUCT: ItemKind.ValueType  # 1
+TRIPLE_KIND_UNSPECIFIED: TripleKind.ValueType  # 0
+TRIPLE_KIND_PRODUCT: TripleKind.ValueType  # 1
 """c = a * b over Z_2^64"""
-ITEM_KIND_CONJUNCTION: ItemKind.ValueType  # 2
+TRIPLE_KIND_CONJUNCTION: TripleKind.ValueType  # 2
 """c = a & b over 64-bit words"""
-ITEM_KIND_BIT: ItemKind.ValueType  # 3
+TRIPLE_KIND_BIT: TripleKind.ValueType  # 3
 """one random bit, shared by xor and over Z_2^64"""
-Global___ItemKind: _TypeAlias = ItemKind  # noqa: Y015
+Global___TripleKind: _TypeAlias = TripleKind  # noqa: Y015
+
+@_typing.final
+class DealRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    PARTIES_FIELD_NUMBER: _builtins.int
+    PLAN_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    @_builtins.property
+    def parties(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of the parties in rank order; the caller is among them."""
+
+    @_builtins.property
+    def plan(self) -> _containers.RepeatedCompositeFieldContainer[Global___DealRun]:
+        """All that the session will use; the same from every party."""
+
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        parties: _abc.Iterable[_builtins.str] | None = ...,
+        plan: _abc.Iterable[Global___DealRun] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["parties", b"parties", "plan", b"plan", "session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DealRequest: _TypeAlias = DealRequest  # noqa: Y015
+
+@_typing.final
+class DealRun(_message.Message):
+    """The same items in the same order, several times over."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEMS_FIELD_NUMBER: _builtins.int
+    TIMES_FIELD_NUMBER: _builtins.int
+    times: _builtins.int
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___DealItem]: ...
+    def __init__(
+        self,
+        *,
+        items: _abc.Iterable[Global___DealItem] | None = ...,
+        times: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items", "times", b"times"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DealRun: _TypeAlias = DealRun  # noqa: Y015
 
 @_typing.final
 class DealItem(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    TRIPLES_FIELD_NUMBER: _builtins.int
+    LEVEL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def triples(self) -> Global___TripleItem: ...
+    @_builtins.property
+    def level(self) -> Global___LevelItem: ...
+    def __init__(
+        self,
+        *,
+        triples: Global___TripleItem | None = ...,
+        level: Global___LevelItem | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["level", b"level", "shape", b"shape", "triples", b"triples"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["level", b"level", "shape", b"shape", "triples", b"triples"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_shape: _TypeAlias = _typing.Literal["triples", "level"]  # noqa: Y015
+    _WhichOneofArgType_shape: _TypeAlias = _typing.Literal["shape", b"shape"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_shape) -> _WhichOneofReturnType_shape | None: ...
+
+Global___DealItem: _TypeAlias = DealItem  # noqa: Y015
+
+@_typing.final
+class TripleItem(_message.Message):
+    """For the stock engine."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
     KIND_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
-    kind: Global___ItemKind.ValueType
+    kind: Global___TripleKind.ValueType
     count: _builtins.int
     """Number of elements."""
     def __init__(
         self,
         *,
-        kind: Global___ItemKind.ValueType = ...,
+        kind: Global___TripleKind.ValueType = ...,
         count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
@@ -65,60 +149,48 @@ class DealItem(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___DealItem: _TypeAlias = DealItem  # noqa: Y015
+Global___TripleItem: _TypeAlias = TripleItem  # noqa: Y015
 
 @_typing.final
-class DealRequest(_message.Message):
+class LevelItem(_message.Message):
+    """For the table engine: what it takes to find the winner of each of `vectors` groups."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
-    OPENING_FIELD_NUMBER: _builtins.int
-    ITEMS_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def opening(self) -> Global___DealOpening:
-        """In the first message only."""
-
-    @_builtins.property
-    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___DealItem]:
-        """From the last party only, in the order in which they are used."""
-
+    VECTORS_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    BITS_FIELD_NUMBER: _builtins.int
+    LABEL_BITS_FIELD_NUMBER: _builtins.int
+    LABELLED_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    vectors: _builtins.int
+    group: _builtins.int
+    """Contestants of each."""
+    bits: _builtins.int
+    """Totals are shared modulo 2^bits."""
+    label_bits: _builtins.int
+    """Labels are shared modulo 2^label_bits."""
+    labelled: _builtins.bool
+    """Whether the contestants' labels are shared, or are their positions."""
+    last: _builtins.bool
+    """Whether only the winners' labels are wanted, not their totals."""
     def __init__(
         self,
         *,
-        opening: Global___DealOpening | None = ...,
-        items: _abc.Iterable[Global___DealItem] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["opening", b"opening"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items", "opening", b"opening"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___DealRequest: _TypeAlias = DealRequest  # noqa: Y015
-
-@_typing.final
-class DealOpening(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SESSION_ID_FIELD_NUMBER: _builtins.int
-    PARTIES_FIELD_NUMBER: _builtins.int
-    session_id: _builtins.str
-    @_builtins.property
-    def parties(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of the parties in rank order; the caller is among them."""
-
-    def __init__(
-        self,
-        *,
-        session_id: _builtins.str = ...,
-        parties: _abc.Iterable[_builtins.str] | None = ...,
+        vectors: _builtins.int = ...,
+        group: _builtins.int = ...,
+        bits: _builtins.int = ...,
+        label_bits: _builtins.int = ...,
+        labelled: _builtins.bool = ...,
+        last: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["parties", b"parties", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bits", b"bits", "group", b"group", "label_bits", b"label_bits", "labelled", b"labelled", "last", b"last", "vectors", b"vectors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___DealOpening: _TypeAlias = DealOpening  # noqa: Y015
+Global___LevelItem: _TypeAlias = LevelItem  # noqa: Y015
 
 @_typing.final
 class DealResponse(_message.Message):
@@ -171,20 +243,20 @@ Global___DealGrant: _TypeAlias = DealGrant  # noqa: Y015
 
 @_typing.final
 class DealCorrection(_message.Message):
-    """Little-endian 64-bit words; large items come in several corrections."""
+    """A piece of the corrections, which follow each other without gaps."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    WORDS_FIELD_NUMBER: _builtins.int
-    words: _builtins.bytes
+    DATA_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
     def __init__(
         self,
         *,
-        words: _builtins.bytes = ...,
+        data: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["words", b"words"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

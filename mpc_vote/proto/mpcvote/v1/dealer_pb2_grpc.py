@@ -35,7 +35,7 @@ class DealerServiceStub:
         Args:
             channel: A grpc.Channel.
         """
-        self.Deal = channel.stream_stream(
+        self.Deal = channel.unary_stream(
                 '/mpcvote.v1.DealerService/Deal',
                 request_serializer=mpcvote_dot_v1_dot_dealer__pb2.DealRequest.SerializeToString,
                 response_deserializer=mpcvote_dot_v1_dot_dealer__pb2.DealResponse.FromString,
@@ -46,9 +46,10 @@ class DealerServiceServicer:
     """Served by the dealer to certificates of role `party`.
     """
 
-    def Deal(self, request_iterator, context):
-        """One stream per session and party, once ever. Each party gets a seed of its own that expands to its
-        part of every item; the last party asks for the corrections that make the parts fit together.
+    def Deal(self, request, context):
+        """Once ever per session and party. Each party gets a seed of its own that expands to its part of
+        every item of the plan; the last party also gets the corrections that make the parts fit
+        together, in the plan's order, as fast as it reads them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -57,7 +58,7 @@ class DealerServiceServicer:
 
 def add_DealerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'Deal': grpc.stream_stream_rpc_method_handler(
+            'Deal': grpc.unary_stream_rpc_method_handler(
                     servicer.Deal,
                     request_deserializer=mpcvote_dot_v1_dot_dealer__pb2.DealRequest.FromString,
                     response_serializer=mpcvote_dot_v1_dot_dealer__pb2.DealResponse.SerializeToString,
@@ -75,7 +76,7 @@ class DealerService:
     """
 
     @staticmethod
-    def Deal(request_iterator,
+    def Deal(request,
             target,
             options=(),
             channel_credentials=None,
@@ -85,8 +86,8 @@ class DealerService:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
+        return grpc.experimental.unary_stream(
+            request,
             target,
             '/mpcvote.v1.DealerService/Deal',
             mpcvote_dot_v1_dot_dealer__pb2.DealRequest.SerializeToString,

@@ -33,9 +33,10 @@ class DealerServiceStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> DealerServiceAsyncStub: ...
-    Deal: _grpc.StreamStreamMultiCallable[_dealer_pb2.DealRequest, _dealer_pb2.DealResponse]
-    """One stream per session and party, once ever. Each party gets a seed of its own that expands to its
-    part of every item; the last party asks for the corrections that make the parts fit together.
+    Deal: _grpc.UnaryStreamMultiCallable[_dealer_pb2.DealRequest, _dealer_pb2.DealResponse]
+    """Once ever per session and party. Each party gets a seed of its own that expands to its part of
+    every item of the plan; the last party also gets the corrections that make the parts fit
+    together, in the plan's order, as fast as it reads them.
     """
 
 @_typing.type_check_only
@@ -43,9 +44,10 @@ class DealerServiceAsyncStub(DealerServiceStub):
     """Served by the dealer to certificates of role `party`."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
-    Deal: _aio.StreamStreamMultiCallable[_dealer_pb2.DealRequest, _dealer_pb2.DealResponse]  # type: ignore[assignment]
-    """One stream per session and party, once ever. Each party gets a seed of its own that expands to its
-    part of every item; the last party asks for the corrections that make the parts fit together.
+    Deal: _aio.UnaryStreamMultiCallable[_dealer_pb2.DealRequest, _dealer_pb2.DealResponse]  # type: ignore[assignment]
+    """Once ever per session and party. Each party gets a seed of its own that expands to its part of
+    every item of the plan; the last party also gets the corrections that make the parts fit
+    together, in the plan's order, as fast as it reads them.
     """
 
 class DealerServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -54,11 +56,12 @@ class DealerServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def Deal(
         self,
-        request_iterator: _MaybeAsyncIterator[_dealer_pb2.DealRequest],
+        request: _dealer_pb2.DealRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_dealer_pb2.DealResponse], _abc.AsyncIterator[_dealer_pb2.DealResponse]]:
-        """One stream per session and party, once ever. Each party gets a seed of its own that expands to its
-        part of every item; the last party asks for the corrections that make the parts fit together.
+        """Once ever per session and party. Each party gets a seed of its own that expands to its part of
+        every item of the plan; the last party also gets the corrections that make the parts fit
+        together, in the plan's order, as fast as it reads them.
         """
 
 def add_DealerServiceServicer_to_server(servicer: DealerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

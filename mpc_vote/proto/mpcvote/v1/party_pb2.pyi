@@ -241,7 +241,9 @@ Global___AggregateResponse: _TypeAlias = AggregateResponse  # noqa: Y015
 
 @_typing.final
 class LabelShares(_message.Message):
-    """Additive shares mod 2^64 of the labels of consecutive rows, little-endian."""
+    """Additive shares mod 2^16 of the labels of consecutive rows, two bytes each, little-endian. Only
+    their low bits count, as many as the number of classes needs.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -1,0 +1,81 @@
+"""A session's plan of material on the wire, read with every size checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from mpc_vote.argmax.levels import MAX_BITS, MAX_GROUP, Level
+from mpc_vote.argmax.material import Item, Plan, Run
+from mpc_vote.argmax.table import MIN_BITS
+from mpc_vote.argmax.triples import TripleKind, Triples
+from mpc_vote.errors import ErrorKind, VoteError
+from mpc_vote.proto.mpcvote.v1 import dealer_pb2
+
+MAX_TRIPLES = 1 << 24
+# Comparisons of one level item; what is larger comes in several.
+MAX_COMPARISONS = 1 << 16
+MAX_LABEL_BITS = 64
+MAX_ITEMS = 65_536
+MAX_TIMES = 65_536
+
+_TRIPLE_CODES = {kind.value: kind for kind in TripleKind}
+
+
+def to_wire(plan: Plan) -> list[dealer_pb2.DealRun]:
+    """A plan as messages."""
+    return [
+        dealer_pb2.DealRun(items=[_to_item(item) for item in run.items], times=run.times)
+        for run in plan.runs
+    ]
+
+
+def from_wire(runs: Iterable[dealer_pb2.DealRun]) -> Plan:
+    """The plan in the messages; refused if the dealer could not make it in bounded memory."""
+    read = tuple(Run(tuple(_from_item(item) for item in run.items), run.times) for run in runs)
+    _require(sum(len(run.items) for run in read) <= MAX_ITEMS, f"over {MAX_ITEMS} items")
+    _require(all(0 < run.times <= MAX_TIMES for run in read), "a run's number of times")
+    return Plan(read)
+
+
+def _to_item(item: Item[Any]) -> dealer_pb2.DealItem:
+    if isinstance(item, Triples):
+        kind = dealer_pb2.TripleKind.ValueType(item.kind)
+        return dealer_pb2.DealItem(triples=dealer_pb2.TripleItem(kind=kind, count=item.count))
+    if isinstance(item, Level):
+        level = dealer_pb2.LevelItem(
+            vectors=item.vectors,
+            group=item.group,
+            bits=item.bits,
+            label_bits=item.label_bits,
+            labelled=item.labelled,
+            last=item.last,
+        )
+        return dealer_pb2.DealItem(level=level)
+    raise TypeError(f"no message for {type(item).__name__}")
+
+
+def _from_item(item: dealer_pb2.DealItem) -> Item[Any]:
+    if item.HasField("triples"):
+        kind, count = item.triples.kind, item.triples.count
+        _require(kind in _TRIPLE_CODES and 0 < count <= MAX_TRIPLES, "an item's kind or size")
+        return Triples(_TRIPLE_CODES[kind], count)
+    _require(item.HasField("level"), "an item's kind or size")
+    level = Level(
+        vectors=item.level.vectors,
+        group=item.level.group,
+        bits=item.level.bits,
+        label_bits=item.level.label_bits,
+        labelled=item.level.labelled,
+        last=item.level.last,
+    )
+    _require(2 <= level.group <= MAX_GROUP, "the group of a level")
+    _require(level.vectors > 0 and level.vectors * level.pairs <= MAX_COMPARISONS, "a level's size")
+    _require(MIN_BITS <= level.bits <= MAX_BITS, "the ring of a level")
+    _require(0 < level.label_bits <= MAX_LABEL_BITS, "the labels of a level")
+    return level
+
+
+def _require(condition: bool, why: str) -> None:
+    if not condition:
+        raise VoteError(ErrorKind.DEAL_INVALID, why=why)

@@ -1,0 +1,59 @@
+"""What all engines have in common: rows of shared totals in, shares of the winners out."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from mpc_vote.argmax.channel import Channel
+from mpc_vote.argmax.material import Item, Material, Plan, Run
+from mpc_vote.csprng import Words
+
+
+class Engine(Protocol):
+    """A secure argmax. Ties go to the lower class."""
+
+    @property
+    def name(self) -> str:
+        """The engine and its method, as people call it."""
+        ...
+
+    @property
+    def ring_bits(self) -> int:
+        """Totals are shared modulo 2^ring_bits."""
+        ...
+
+    def largest_total(self, classes: int) -> int:
+        """Totals may not exceed this in absolute value: the range for which it is proved right."""
+        ...
+
+    def block_rows(self, classes: int) -> int:
+        """Rows that one run should take at most, to bound its memory."""
+        ...
+
+    def plan(self, rows: int, classes: int, parties: int) -> list[Item[Any]]:
+        """The items that one run uses, in order."""
+        ...
+
+    def run(self, totals: Words, classes: int, channel: Channel, material: Material) -> Words:
+        """This party's additive share of each row's winner.
+
+        `totals` holds this party's shares, `classes` to a row, in words of which the low
+        `ring_bits` count. Of the shares as many low bits count as the number of classes needs.
+        """
+        ...
+
+
+def session_plan(engine: Engine, rows: int, classes: int, parties: int) -> Plan:
+    """The items of all runs that it takes to do `rows` rows, block by block."""
+    block = engine.block_rows(classes)
+    whole, rest = divmod(rows, block)
+    shapes = [(block, whole), (rest, 1 if rest else 0)]
+    runs = [
+        Run(tuple(engine.plan(size, classes, parties)), times) for size, times in shapes if times
+    ]
+    return Plan(tuple(runs))
+
+
+def label_bits(classes: int) -> int:
+    """Bits of a label, and so of its shares, that count."""
+    return max(1, (classes - 1).bit_length())

@@ -24,12 +24,16 @@ from mpc_vote.proto.mpcvote.v1 import party_pb2, party_pb2_grpc
 
 _MAX_WAITING = 1_024
 _FRAME_SECONDS = 30.0
+# Before each message, gRPC sends whether it is compressed and how long it is.
+_PREFIX_BYTES = 5
 
 
 class Link(Protocol):
     """One end of a stream between two parties."""
 
-    async def send(self, frame: party_pb2.PeerFrame) -> None: ...
+    async def send(self, frame: party_pb2.PeerFrame) -> int:
+        """Sends a frame; returns the bytes of the message that carried it, prefix included."""
+        ...
 
     async def receive(self) -> party_pb2.PeerFrame | None: ...
 
@@ -44,8 +48,10 @@ class _Dialled:
     def __init__(self, call: Any) -> None:
         self._call = call
 
-    async def send(self, frame: party_pb2.PeerFrame) -> None:
-        await self._call.write(party_pb2.ExchangeRequest(frame=frame))
+    async def send(self, frame: party_pb2.PeerFrame) -> int:
+        message = party_pb2.ExchangeRequest(frame=frame)
+        await self._call.write(message)
+        return message.ByteSize() + _PREFIX_BYTES
 
     async def receive(self) -> party_pb2.PeerFrame | None:
         response = await self._call.read()
@@ -69,8 +75,10 @@ class _Answered:
         self.claimed = asyncio.Event()
         self.closed = asyncio.Event()
 
-    async def send(self, frame: party_pb2.PeerFrame) -> None:
-        await self._context.write(party_pb2.ExchangeResponse(frame=frame))
+    async def send(self, frame: party_pb2.PeerFrame) -> int:
+        message = party_pb2.ExchangeResponse(frame=frame)
+        await self._context.write(message)
+        return message.ByteSize() + _PREFIX_BYTES
 
     async def receive(self) -> party_pb2.PeerFrame | None:
         if self._first is not None:
@@ -242,9 +250,8 @@ class PeerChannel:
 
     async def _send(self, peer: int, start: int, pieces: Sequence[bytes]) -> None:
         for offset, piece in enumerate(pieces):
-            await self._links[peer].send(
-                party_pb2.PeerFrame(sequence=start + offset, payload=piece)
-            )
+            frame = party_pb2.PeerFrame(sequence=start + offset, payload=piece)
+            self.traffic.frame_bytes_sent += await self._links[peer].send(frame)
 
     async def _receive(self, peer: int, start: int, like: Sequence[bytes]) -> bytes:
         pieces = []

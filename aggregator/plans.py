@@ -7,10 +7,12 @@ from typing import Any
 
 from mpc_vote.argmax.levels import MAX_BITS, MAX_GROUP, Level
 from mpc_vote.argmax.material import Item, Plan, Run
+from mpc_vote.argmax.rotation import Rotation
 from mpc_vote.argmax.table import MIN_BITS
 from mpc_vote.argmax.triples import TripleKind, Triples
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.proto.mpcvote.v1 import dealer_pb2
+from mpc_vote.spec import MAX_CLASSES
 
 MAX_TRIPLES = 1 << 24
 # Comparisons of one level item; what is larger comes in several.
@@ -52,6 +54,9 @@ def _to_item(item: Item[Any]) -> dealer_pb2.DealItem:
             last=item.last,
         )
         return dealer_pb2.DealItem(level=level)
+    if isinstance(item, Rotation):
+        rotation = dealer_pb2.RotationItem(rows=item.rows, classes=item.classes)
+        return dealer_pb2.DealItem(rotation=rotation)
     raise TypeError(f"no message for {type(item).__name__}")
 
 
@@ -60,6 +65,11 @@ def _from_item(item: dealer_pb2.DealItem) -> Item[Any]:
         kind, count = item.triples.kind, item.triples.count
         _require(kind in _TRIPLE_CODES and 0 < count <= MAX_TRIPLES, "an item's kind or size")
         return Triples(_TRIPLE_CODES[kind], count)
+    if item.HasField("rotation"):
+        rotation = Rotation(item.rotation.rows, item.rotation.classes)
+        _require(2 <= rotation.classes <= MAX_CLASSES, "the classes of a rotation")
+        _require(0 < rotation.rows * rotation.places <= MAX_TRIPLES, "a rotation's size")
+        return rotation
     _require(item.HasField("level"), "an item's kind or size")
     level = Level(
         vectors=item.level.vectors,

@@ -1,0 +1,21 @@
+"""Secure argmax: rows of secret-shared totals in, shares of each row's winner out, and no more.
+
+`engine` says what an engine is, `engines` names them: `table` finds the winner in three rounds per
+level, `stock` is CrypTen's own argmax. Both run on a `channel` among the parties and on `material`
+from the dealer. `secure_argmax` stands in for CrypTen's `argmax`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["argmax_plan", "integer_tensor", "secure_argmax"]
+
+
+def __getattr__(name: str) -> Any:
+    # These need torch and CrypTen, which take seconds to import; most of the package does not.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from mpc_vote.argmax import dropin
+
+    return getattr(dropin, name)

@@ -129,7 +129,11 @@ def _binary(words: Words, size: torch.Size) -> Any:
 
 
 @dataclass
-class _Session:
+class Session:
+    """What CrypTen of a thread runs on."""
+
+    channel: Channel
+    material: Material = field(repr=False)
     communicator: Communicator
     provider: DealtProvider
     streams: dict[str, SeedStream] = field(repr=False)
@@ -138,15 +142,16 @@ class _Session:
 _current = threading.local()
 
 
-def _session() -> _Session:
-    session: _Session | None = getattr(_current, "session", None)
+def current_session() -> Session:
+    """The session of this thread."""
+    session: Session | None = getattr(_current, "session", None)
     if session is None:
         raise RuntimeError("CrypTen is used outside of bound(channel, material)")
     return session
 
 
 def _random_words(size: Any, generator: Any) -> torch.Tensor:
-    stream = _session().streams[generator.name if generator is not None else "local"]
+    stream = current_session().streams[generator.name if generator is not None else "local"]
     shape = torch.Size(size)
     return _tensor(stream.words(shape.numel()), shape)
 
@@ -170,8 +175,8 @@ def random_kbit_tensor(
 
 def _patch() -> None:
     """Once, at import: see the module's docstring."""
-    crypten_communicator.get = lambda: _session().communicator
-    crypten_mpc.get_default_provider = lambda: _session().provider
+    crypten_communicator.get = lambda: current_session().communicator
+    crypten_mpc.get_default_provider = lambda: current_session().provider
     for site in RANDOM_SITES:
         if hasattr(site, "generate_random_ring_element"):
             site.generate_random_ring_element = random_ring_element
@@ -204,7 +209,9 @@ def bound(channel: Channel, material: Material) -> Iterator[None]:
         "next": channel.next_stream,
         "local": SeedStream(new_seed()),
     }
-    _current.session = _Session(Communicator(channel), DealtProvider(material), streams)
+    _current.session = Session(
+        channel, material, Communicator(channel), DealtProvider(material), streams
+    )
     try:
         yield
     finally:

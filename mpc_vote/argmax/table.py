@@ -39,7 +39,7 @@ from typing import Any
 import numpy as np
 
 from mpc_vote import ring
-from mpc_vote.argmax.channel import Channel
+from mpc_vote.argmax.channel import Openings
 from mpc_vote.argmax.engine import label_bits as bits_of_label
 from mpc_vote.argmax.levels import MAX_BITS, MAX_GROUP, Array, Bytes, Level, LevelPart, pair_indices
 from mpc_vote.argmax.material import Item, Material
@@ -134,7 +134,7 @@ class TableArgmax:
             )
         return chunked
 
-    def run(self, totals: Words, classes: int, channel: Channel, material: Material) -> Words:
+    def run(self, totals: Words, classes: int, channel: Openings, material: Material) -> Words:
         """See `Engine`; the shares are modulo 2^label_bits."""
         rows = totals.size // classes
         # Contestants come first from here on: the rows, of which there are many, lie together.
@@ -158,7 +158,7 @@ class TableArgmax:
         return labels.reshape(rows).astype(np.uint64) & mask
 
 
-def adds_constants(channel: Channel) -> bool:
+def adds_constants(channel: Openings) -> bool:
     """Of public values one party's share is the value, all others' are zero."""
     return channel.rank == channel.size - 1
 
@@ -176,7 +176,7 @@ def _grouped(values: Array, count: int, size: int, absent: int) -> Array:
 class _Level:
     """One level's items, with this party's parts of them, chunk by chunk."""
 
-    def __init__(self, items: Sequence[Level], channel: Channel, material: Material) -> None:
+    def __init__(self, items: Sequence[Level], channel: Openings, material: Material) -> None:
         self.shape = items[0]
         self.items = items
         self.parts = [material.take(item) for item in items]
@@ -222,7 +222,7 @@ def _compete(level: _Level, values: Array, labels: Array | None) -> tuple[Array 
     return winners, level.together([label for _, label in results])
 
 
-def _open_sums(channel: Channel, shares: Sequence[tuple[Array, int]]) -> list[Array]:
+def _open_sums(channel: Openings, shares: Sequence[tuple[Array, int]]) -> list[Array]:
     """Opens arrays that are shared modulo 2^bits each, in one round."""
     payloads = channel.exchange(b"".join(ring.pack_planes(array, bits) for array, bits in shares))
     opened, start = [], 0

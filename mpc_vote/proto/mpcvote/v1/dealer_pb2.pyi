@@ -106,21 +106,25 @@ class DealItem(_message.Message):
 
     TRIPLES_FIELD_NUMBER: _builtins.int
     LEVEL_FIELD_NUMBER: _builtins.int
+    ROTATION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def triples(self) -> Global___TripleItem: ...
     @_builtins.property
     def level(self) -> Global___LevelItem: ...
+    @_builtins.property
+    def rotation(self) -> Global___RotationItem: ...
     def __init__(
         self,
         *,
         triples: Global___TripleItem | None = ...,
         level: Global___LevelItem | None = ...,
+        rotation: Global___RotationItem | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["level", b"level", "shape", b"shape", "triples", b"triples"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["level", b"level", "rotation", b"rotation", "shape", b"shape", "triples", b"triples"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["level", b"level", "shape", b"shape", "triples", b"triples"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["level", b"level", "rotation", b"rotation", "shape", b"shape", "triples", b"triples"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_shape: _TypeAlias = _typing.Literal["triples", "level"]  # noqa: Y015
+    _WhichOneofReturnType_shape: _TypeAlias = _typing.Literal["triples", "level", "rotation"]  # noqa: Y015
     _WhichOneofArgType_shape: _TypeAlias = _typing.Literal["shape", b"shape"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_shape) -> _WhichOneofReturnType_shape | None: ...
 
@@ -191,6 +195,30 @@ class LevelItem(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LevelItem: _TypeAlias = LevelItem  # noqa: Y015
+
+@_typing.final
+class RotationItem(_message.Message):
+    """To turn shared labels into one-hot rows."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROWS_FIELD_NUMBER: _builtins.int
+    CLASSES_FIELD_NUMBER: _builtins.int
+    rows: _builtins.int
+    classes: _builtins.int
+    def __init__(
+        self,
+        *,
+        rows: _builtins.int = ...,
+        classes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RotationItem: _TypeAlias = RotationItem  # noqa: Y015
 
 @_typing.final
 class DealResponse(_message.Message):

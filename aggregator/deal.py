@@ -9,6 +9,8 @@ pool, so that two rounds can't wait for each other's room; it waits for the deal
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import queue
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +22,8 @@ from mpc_vote.argmax.material import Item, P, Plan
 from mpc_vote.csprng import SEED_BYTES
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.proto.mpcvote.v1 import dealer_pb2, dealer_pb2_grpc
+
+log = logging.getLogger(__name__)
 
 _DEAL_ID_BYTES = 16
 
@@ -107,7 +111,9 @@ class DealtMaterial:
     async def ready(self) -> None:
         """Waits until all that the pool has room for is there: for measuring."""
         if self._fetching is not None:
-            await asyncio.wait([self._fetching], timeout=self._timeout)
+            done, _ = await asyncio.wait([self._fetching], timeout=self._timeout)
+            if not done:
+                raise VoteError(ErrorKind.MATERIAL_LATE, seconds=self._timeout)
 
     def take(self, item: Item[P]) -> P:
         """This party's part of the next item of the plan."""
@@ -120,6 +126,8 @@ class DealtMaterial:
             except queue.Empty:
                 raise VoteError(ErrorKind.MATERIAL_LATE, seconds=self._timeout) from None
         if isinstance(found, VoteError):
+            # It is the last there is, whoever asks again.
+            self._ready.put(found)
             raise found
         planned, part = found
         if planned != item:
@@ -129,12 +137,17 @@ class DealtMaterial:
         return result
 
     def close(self) -> None:
-        """Ends the stream, gives the room back and forgets the seed."""
+        """Ends the stream, gives the room back and forgets the seed; an engine that waits fails."""
         self._call.cancel()
         if self._fetching is not None:
             self._fetching.cancel()
         self._release(self._held)
-        self._ready = queue.SimpleQueue()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._ready.get_nowait()
+        self._ready.put(
+            VoteError(ErrorKind.PARTY_UNREACHABLE, who="The dealer", why="this party hung up")
+        )
         self._seed = b""
 
     async def _fetch(self) -> None:
@@ -146,8 +159,13 @@ class DealtMaterial:
                 part = await asyncio.to_thread(item.expand, self._seed, index, correction)
                 self._wanted.clear()
                 self._ready.put((item, part))
+            self._ready.put(VoteError(ErrorKind.DEAL_INVALID, why="the engine left its plan"))
         except VoteError as error:
             self._ready.put(error)
+        except Exception as error:
+            log.exception("dealing failed")
+            why = type(error).__name__
+            self._ready.put(VoteError(ErrorKind.INTERNAL, who="The dealing", why=why))
 
     def _release(self, size: int) -> None:
         size = min(size, self._held)

@@ -251,7 +251,9 @@ class PeerChannel:
     async def _send(self, peer: int, start: int, pieces: Sequence[bytes]) -> None:
         for offset, piece in enumerate(pieces):
             frame = party_pb2.PeerFrame(sequence=start + offset, payload=piece)
-            self.traffic.frame_bytes_sent += await self._links[peer].send(frame)
+            # Not in one statement: the sum would be read before the wait.
+            sent = await self._links[peer].send(frame)
+            self.traffic.frame_bytes_sent += sent
 
     async def _receive(self, peer: int, start: int, like: Sequence[bytes]) -> bytes:
         pieces = []

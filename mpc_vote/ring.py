@@ -39,15 +39,23 @@ def unpack(data: bytes, bits: int, count: int) -> Words:
     _check(bits)
     if len(data) != packed_size(count, bits):
         raise ValueError(f"{count} values of {bits} bits take {packed_size(count, bits)} bytes")
-    raw = np.frombuffer(data, dtype=np.uint8)
-    octets = np.zeros((count, 8), dtype=np.uint8)
-    if bits % 8 == 0:
-        octets[:, : bits // 8] = raw.reshape(count, bits // 8)
-    else:
-        rows = np.unpackbits(raw, bitorder="little", count=count * bits).reshape(count, bits)
-        packed = np.packbits(rows, axis=1, bitorder="little")
-        octets[:, : packed.shape[1]] = packed
-    return octets.view("<u8").reshape(count)
+    dtype = dtype_for(bits)
+    if bits == 8 * dtype.itemsize:
+        return np.frombuffer(data, dtype).astype(np.uint64)
+    # Eight values take as many bytes as one has bits: each place among them has its own shift.
+    eights = -(-count // 8)
+    padded = np.zeros((eights + 1) * bits + 8, np.uint8)
+    padded[: len(data)] = np.frombuffer(data, np.uint8)
+    values = np.empty((eights, 8), np.uint64)
+    for place in range(8):
+        start, shift = divmod(place * bits, 8)
+        window = np.ndarray(eights, "<u8", padded, offset=start, strides=(bits,))
+        values[:, place] = window >> np.uint64(shift)
+        if shift + bits > WORD_BITS:
+            beyond = padded[start + 8 :: bits][:eights].astype(np.uint64)
+            values[:, place] |= beyond << np.uint64(WORD_BITS - shift)
+    values &= np.uint64((1 << bits) - 1)
+    return values.reshape(-1)[:count]
 
 
 def dtype_for(bits: int) -> np.dtype[np.unsignedinteger[Any]]:

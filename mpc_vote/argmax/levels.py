@@ -149,10 +149,11 @@ class Level(Item[LevelPart]):
         pairs = self.pairs * self.vectors
         entries = (1 << self.win_bits) * self.group * self.vectors
         alphas = (1 << len(self.digits)) - 1
+        labels = ring.dtype_for(self.label_bits).itemsize if self.labelled else 0
         return (
             pairs * (self.lookups * self.word.itemsize + 1 + 2 * alphas)
             + entries * sum(ring.dtype_for(width).itemsize for width in self.widths)
-            + self.group * self.vectors * 13
+            + self.group * self.vectors * (ring.dtype_for(self.bits).itemsize + 1 + labels)
         )
 
     def expand(self, seed: bytes, index: int, correction: bytes | None) -> LevelPart:
@@ -161,9 +162,8 @@ class Level(Item[LevelPart]):
         dependent = self._dependent(stream) if correction is None else self._unpack(correction)
         # The last party, and only it, adds public constants.
         flips, steps = self._prepare(dependent.masks, constant=0 if correction is None else 1)
-        return LevelPart(
-            r, s, q, dependent.tables, dependent.masks[0], flips, steps, dependent.chosen
-        )
+        nu = dependent.masks[0].copy()
+        return LevelPart(r, s, q, dependent.tables, nu, flips, steps, dependent.chosen)
 
     def correct(self, seeds: Sequence[bytes], index: int) -> bytes:
         streams = [SeedStream(seed, index) for seed in seeds]
@@ -215,7 +215,8 @@ class Level(Item[LevelPart]):
         pairs = (self.pairs, self.vectors)
         shape = (self.lookups, *pairs)
         words = take(math.prod(shape) * self.word.itemsize)
-        tables = np.frombuffer(words, dtype=self.word).reshape(shape)
+        # Copied, as a view would keep the whole correction in memory.
+        tables = np.frombuffer(words, dtype=self.word).reshape(shape).copy()
         count = (1 + self.products) * math.prod(pairs)
         masks = ring.unpack_planes(
             take(ring.planes_size(count, self.win_bits)), self.win_bits, count
@@ -231,7 +232,7 @@ class Level(Item[LevelPart]):
         """`flips` and `steps`: with an opened bit a, less = a + (1 - 2a) alpha, so a product that
         has it as a factor is alpha's product, or where a is 1 the product without it minus that."""
         d = len(self.digits)
-        flips = masks[1 << (d - 1) :]
+        flips = masks[1 << (d - 1) :].copy()
         # By the set of betas: one's share of (1 - 2 nu) times their product.
         betas = masks[: 1 << (d - 1)].copy()
         betas[0] *= np.uint8(254)

@@ -24,8 +24,8 @@ from mpc_vote.argmax.material import Item, Material, P
 from mpc_vote.argmax.triples import TriplePart, Triples
 from mpc_vote.csprng import SEED_BYTES, SeedStream, Words
 
-_BLOCK_ROWS = 512
-_BLOCK_CELLS = 16_384
+# Words that one opening of a run may have; a run holds a dozen arrays of that size.
+_BLOCK_WORDS = 1 << 21
 
 
 class MaxMethod(enum.StrEnum):
@@ -54,8 +54,10 @@ class StockArgmax:
         return (1 << 62) // (2 * max(classes, 1))
 
     def block_rows(self, classes: int) -> int:
-        """See `Engine`: enough to fill the network, few enough to fit in memory."""
-        return max(8, min(_BLOCK_ROWS, _BLOCK_CELLS // classes) // 8 * 8)
+        """See `Engine`."""
+        pairwise = self.method is MaxMethod.PAIRWISE
+        words = classes * (classes - 1) if pairwise else 4 * classes
+        return max(8, _BLOCK_WORDS // max(1, words) // 8 * 8)
 
     def plan(self, rows: int, classes: int, parties: int) -> list[Item[Any]]:
         """See `Engine`."""

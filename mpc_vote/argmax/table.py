@@ -67,6 +67,8 @@ class TableArgmax:
             )
         if any(not 2 <= group <= MAX_GROUP for group in groups):
             raise ValueError(f"groups have 2 to {MAX_GROUP} contestants, not {tuple(groups)}")
+        if label_bits is not None and not 1 <= label_bits <= ring.WORD_BITS:
+            raise ValueError(f"labels have 1 to {ring.WORD_BITS} bits, not {label_bits}")
         self.ring_bits = bits
         self.groups = tuple(groups)
         self._label_bits = label_bits
@@ -81,7 +83,7 @@ class TableArgmax:
 
     def label_bits(self, classes: int) -> int:
         """Label shares are modulo two to this."""
-        return self._label_bits or bits_of_label(classes)
+        return max(self._label_bits or 0, bits_of_label(classes))
 
     def levels(self, classes: int) -> list[tuple[int, int]]:
         """Groups and their size at each level."""

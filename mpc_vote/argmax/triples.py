@@ -59,6 +59,10 @@ class Triples(Item[TriplePart]):
             b = stream.words(self.count)
         if correction is None:
             return TriplePart(a, b, stream.words(self.count))
+        if len(correction) != self.correction_bytes:
+            raise ValueError(
+                f"a correction of {len(correction)} bytes, not {self.correction_bytes}"
+            )
         return TriplePart(a, b, np.frombuffer(correction, dtype="<u8"))
 
     def correct(self, seeds: Sequence[bytes], index: int) -> bytes:

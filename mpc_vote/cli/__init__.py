@@ -17,6 +17,7 @@ _OWN = {
     "demo": ("mpc_vote.cli.demo:command", "run the whole service on this machine, end to end"),
     "certs": ("mpc_vote.cli.certs:command", "make a certificate authority and certificates"),
     "label": ("mpc_vote.cli.label:command", "ask the service for labels of a batch of queries"),
+    "bench": ("mpc_vote.cli.bench:command", "measure the secure argmax, near and far"),
     "relay": ("mpc_vote.cli.relay:command", "forward addresses, late and slowly if told to"),
     "status": ("mpc_vote.cli.status:command", "show who attends and what has been spent"),
     "rounds": ("mpc_vote.cli.rounds:command", "list rounds, or fetch the labels of one again"),

@@ -21,17 +21,12 @@ from mpc_vote.argmax.channel import Channel
 from mpc_vote.argmax.local import run_committee
 from mpc_vote.argmax.material import Material
 from mpc_vote.argmax.stock import MaxMethod, StockArgmax
-from mpc_vote.csprng import SeedStream, Words, new_seed
+from mpc_vote.csprng import Words
 from mpc_vote.errors import ErrorKind, VoteError
+from tests.argmax.committee import share
 
 TOTALS = np.array([[3, 1, 4, 1], [5, 9, 2, 6], [-5, -3, -5, -8], [7, 7, 7, 7], [0, 0, 1, 1]])
 WINNERS = TOTALS.argmax(axis=1).tolist()
-
-
-def share(totals: np.ndarray, parties: int) -> list[Words]:
-    flat = totals.astype(np.int64).reshape(-1).view(np.uint64)
-    masks = [SeedStream(new_seed()).words(flat.size) for _ in range(parties - 1)]
-    return [*masks, flat - np.add.reduce(masks)]
 
 
 def labels(method: MaxMethod, shares: Sequence[Words], classes: int = 4) -> list[int]:

@@ -21,7 +21,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -30,8 +30,9 @@ from scipy import stats
 from mpc_vote.argmax import crypten_binding as binding
 from mpc_vote.argmax.channel import Channel
 from mpc_vote.argmax.local import run_committee
-from mpc_vote.argmax.material import Item, ItemKind, Material, Part, expand
+from mpc_vote.argmax.material import Item, Material, P
 from mpc_vote.argmax.stock import MaxMethod, StockArgmax
+from mpc_vote.argmax.triples import TripleKind, TriplePart, Triples
 from mpc_vote.csprng import SeedStream, Words, new_seed
 
 PARTIES = 3
@@ -56,8 +57,8 @@ class World:
     labels: list[Words] = field(default_factory=list)
     # Of every round: the shapes of the tensors opened, and by rank the part and the payload.
     shapes: list[list[tuple[int, ...]]] = field(default_factory=list)
-    items: list[Item] = field(default_factory=list)
-    parts: list[list[Part]] = field(default_factory=lambda: [[] for _ in range(PARTIES)])
+    items: list[Triples] = field(default_factory=list)
+    parts: list[list[TriplePart]] = field(default_factory=lambda: [[] for _ in range(PARTIES)])
     payloads: list[list[Words]] = field(default_factory=list)
 
 
@@ -65,39 +66,41 @@ class Dealt:
     """Material as the dealer makes it, or with the masks of one kind left out at one party."""
 
     def __init__(
-        self, seeds: Sequence[bytes], rank: int, world: World, unmasked: tuple[ItemKind, int] | None
+        self,
+        seeds: Sequence[bytes],
+        rank: int,
+        world: World,
+        unmasked: tuple[TripleKind, int] | None,
     ) -> None:
         self._seeds, self._rank, self._world, self._unmasked = seeds, rank, world, unmasked
         self._index = 0
 
-    def announce(self, items: Sequence[Item]) -> None:
-        raise AssertionError("an engine announces nothing")
-
-    def take(self, item: Item) -> Part:
+    def take(self, item: Item[P]) -> P:
+        assert isinstance(item, Triples)
         parts = [self._part(rank, item) for rank in range(PARTIES)]
         self._index += 1
         # The last dependent part makes the item valid, as the dealer's correction does.
         added = [reduce(np.add, (getattr(p, name) for p in parts)) for name in "ab"]
         xored = [reduce(np.bitwise_xor, (getattr(p, name) for p in parts)) for name in "ab"]
         free = [p.c for p in parts[:-1]]
-        if item.kind is ItemKind.PRODUCT:
+        if item.kind is TripleKind.PRODUCT:
             last = added[0] * added[1] - reduce(np.add, free)
-        elif item.kind is ItemKind.CONJUNCTION:
+        elif item.kind is TripleKind.CONJUNCTION:
             last = (xored[0] & xored[1]) ^ reduce(np.bitwise_xor, free)
         else:
             last = xored[0] - reduce(np.add, free)
-        parts[-1] = Part(parts[-1].a, parts[-1].b, last)
+        parts[-1] = TriplePart(parts[-1].a, parts[-1].b, last)
         if self._rank == 0:
             self._world.items.append(item)
             for rank, part in enumerate(parts):
                 self._world.parts[rank].append(part)
-        return parts[self._rank]
+        return cast(P, parts[self._rank])
 
-    def _part(self, rank: int, item: Item) -> Part:
-        part = expand(self._seeds[rank], self._index, item, None)
+    def _part(self, rank: int, item: Triples) -> TriplePart:
+        part = item.expand(self._seeds[rank], self._index, None)
         if self._unmasked == (item.kind, rank):
             zeros = np.zeros_like(part.a)
-            return Part(zeros, zeros, part.c)
+            return TriplePart(zeros, zeros, part.c)
         return part
 
 
@@ -105,7 +108,7 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     method: MaxMethod,
     totals: Sequence[int],
-    unmasked: tuple[ItemKind, int] | None = None,
+    unmasked: tuple[TripleKind, int] | None = None,
 ) -> World:
     """One run on ROWS rows of the same totals."""
     flat = np.tile(np.array(totals, dtype=np.int64), ROWS).view(np.uint64)
@@ -161,7 +164,7 @@ def view(world: World, coalition: Collection[int]) -> View:
     for number, (item, shapes, payloads) in enumerate(
         zip(world.items, world.shapes, world.payloads, strict=True)
     ):
-        arithmetic = item.kind is ItemKind.PRODUCT
+        arithmetic = item.kind is TripleKind.PRODUCT
         combine = np.add if arithmetic else np.bitwise_xor
         parts = [world.parts[rank][number] for rank in coalition]
         # Tensors are opened one after the other, each under the mask of its own.
@@ -267,9 +270,9 @@ class TestTheTestCanFail:
         assert "inputs together" in differing_bytes(first, last)
 
     @pytest.mark.parametrize("coalition", COALITIONS, ids=str)
-    @pytest.mark.parametrize("kind", ItemKind, ids=lambda kind: kind.name)
+    @pytest.mark.parametrize("kind", TripleKind, ids=lambda kind: kind.name)
     def test_material_without_masks_is_noticed(
-        self, monkeypatch: pytest.MonkeyPatch, kind: ItemKind, coalition: tuple[int, int]
+        self, monkeypatch: pytest.MonkeyPatch, kind: TripleKind, coalition: tuple[int, int]
     ) -> None:
         (third,) = set(range(PARTIES)) - set(coalition)
         first, last = (

@@ -252,9 +252,10 @@ class _Upload:
         self.sent = 0
 
     async def stream(self) -> AsyncIterator[party_pb2.SubmitSharesRequest]:
-        yield self._counted(party_pb2.SubmitSharesRequest(header=self._header))
-        for piece in wire.split_bytes(self._share.packed):
-            yield self._counted(party_pb2.SubmitSharesRequest(packed=piece))
+        header: party_pb2.SubmissionHeader | None = self._header
+        for piece in list(wire.split_bytes(self._share.packed)) or [b""]:
+            yield self._counted(party_pb2.SubmitSharesRequest(header=header, packed=piece))
+            header = None
 
     def _counted(self, message: party_pb2.SubmitSharesRequest) -> party_pb2.SubmitSharesRequest:
         self.sent += message.ByteSize()

@@ -137,7 +137,10 @@ def make_spec(
         ),
     )
     draft = Spec(b"", message)
-    message.ring_bits = ring_bits(engine, draft.total_bound)
+    try:
+        message.ring_bits = ring_bits(engine, draft.total_bound)
+    except ValueError as error:
+        raise VoteError(ErrorKind.SPEC_INVALID, why=str(error)) from error
     if engine is EngineName.TABLE:
         message.groups.extend(
             choose_groups(draft.rows, draft.row_classes, len(defaults.parties), round_trip)

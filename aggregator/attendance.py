@@ -8,6 +8,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Collection, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,25 @@ log = logging.getLogger(__name__)
 
 _OUTBOX = 64
 _HELLO_SECONDS = 30.0
+# Of about a megabyte each.
+_CHUNKS_KEPT = 8
+
+
+class _Queries:
+    """A round's queries as messages. Agents read at about the same time: each is made once for
+    all that do, and what they have read is dropped."""
+
+    def __init__(self, path: Path) -> None:
+        self._array = np.load(path, mmap_mode="r", allow_pickle=False)
+        self._step = wire.rows_per_chunk(self._array.nbytes // len(self._array))
+        self._kept = lru_cache(_CHUNKS_KEPT)(self._chunk)
+
+    def __iter__(self) -> Iterator[agent_pb2.FetchQueriesResponse]:
+        return map(self._kept, range(0, len(self._array), self._step))
+
+    def _chunk(self, start: int) -> agent_pb2.FetchQueriesResponse:
+        tensor = wire.to_tensor(self._array[start : start + self._step])
+        return agent_pb2.FetchQueriesResponse(queries=tensor)
 
 
 @dataclass
@@ -30,7 +50,7 @@ class Ballots:
     """What the agents of one open round have said so far."""
 
     spec: Spec
-    queries: Path
+    queries: _Queries
     prepared: set[str] = field(default_factory=set)
     submitted: dict[str, int] = field(default_factory=dict)
     declined: dict[str, str] = field(default_factory=dict)
@@ -68,6 +88,10 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
         """Agents that attend, in the order of their names."""
         return {name: self._seats[name].capabilities for name in sorted(self._seats)}
 
+    def attends(self, agent: str) -> bool:
+        """Whether an agent is here now."""
+        return agent in self._seats
+
     def stop(self) -> None:
         """Ends all streams; agents come back when there is somebody to come back to."""
         for seat in self._seats.values():
@@ -77,7 +101,7 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
     @contextlib.contextmanager
     def announce(self, spec: Spec, queries: Path) -> Iterator[Ballots]:
         """Tells the roster about a round and takes its answers while the context lasts."""
-        ballots = Ballots(spec, queries)
+        ballots = Ballots(spec, _Queries(queries))
         self._rounds[spec.round_id] = ballots
         try:
             for agent in spec.roster:
@@ -190,9 +214,8 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
         if rpc.caller().name not in ballots.spec.roster:
             what = f"the roster of round {request.round_id}"
             raise VoteError(ErrorKind.NAME_REFUSED, who=rpc.caller(), what=what)
-        queries = np.load(ballots.queries, mmap_mode="r", allow_pickle=False)
-        for tensor in wire.chunks(queries):
-            yield agent_pb2.FetchQueriesResponse(queries=tensor)
+        for response in ballots.queries:
+            yield response
 
 
 async def _first(requests: AsyncIterator[agent_pb2.AttendRequest]) -> agent_pb2.AttendRequest:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
@@ -186,6 +187,8 @@ async def _serve(
     servers: Sequence[rpc.Server],
     close: Callable[[], Awaitable[None]] = _nothing,
 ) -> None:
+    # What is imported stays: a collection that looks through all of it would hold calls up.
+    gc.freeze()
     async with process.until_stopped() as stopped:
         for server in servers:
             await server.start()

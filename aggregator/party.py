@@ -27,6 +27,7 @@ from aggregator.peers import PeerChannel, PeerServicer
 from aggregator.tally import Tally
 from mpc_vote import ring, rpc
 from mpc_vote.argmax.engine import label_bits, session_plan
+from mpc_vote.argmax.material import Item, P
 from mpc_vote.csprng import SEED_BYTES, Words
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import Identity, Role
@@ -49,15 +50,54 @@ _LINGER_SECONDS = 600.0
 class _Round:
     spec: Spec
     opened_by: Identity
-    # Dealt ahead, from the moment the round is opened.
+    # Dealt ahead, from the moment the round is opened; and measured while agents prepare.
     material: asyncio.Task[DealtMaterial]
+    round_trips: asyncio.Task[list[float]]
     shares: dict[str, tuple[bytes, Share]] = field(default_factory=dict, repr=False)
     closed: str = ""
 
     def drop_material(self) -> None:
-        """Ends the dealing; the dealer's session stays spent."""
+        """Ends the dealing and the measuring; the dealer's session stays spent."""
+        self.round_trips.cancel()
         self.material.cancel()
         self.material.add_done_callback(_close_material)
+
+
+@dataclass
+class _Session:
+    """One aggregation's work on shares, and where its time goes. Runs in a thread."""
+
+    spec: Spec
+    readers: Sequence[ShareReader]
+    channel: PeerChannel
+    material: DealtMaterial
+    material_seconds: float
+    sum_seconds: float = 0.0
+
+    def label_shares(self, rows: int) -> Words:
+        """This party's share of the winners of the next rows."""
+        spec = self.spec
+        started = time.monotonic()
+        totals = self._totals(rows)
+        self.sum_seconds += time.monotonic() - started
+        labels = spec.engine.run(totals, spec.row_classes, self.channel, self)
+        return labels & np.uint64((1 << label_bits(spec.row_classes)) - 1)
+
+    def take(self, item: Item[P]) -> P:
+        """The next item of material, for the engine."""
+        started = time.monotonic()
+        part = self.material.take(item)
+        self.material_seconds += time.monotonic() - started
+        return part
+
+    def _totals(self, rows: int) -> Words:
+        if not self.spec.multi_label:
+            return sum_blocks(self.readers, rows * self.spec.row_classes)
+        yes = sum_blocks(self.readers, rows)
+        # Half of the counted agents: public, so it is party 0's share alone.
+        votes = len(self.readers) << self.spec.message.fraction_bits
+        half = votes // 2 if self.channel.rank == 0 else 0
+        return np.stack([np.full(rows, half, dtype=np.uint64), yes], axis=1).reshape(-1)
 
 
 class PartyServicer(party_pb2_grpc.PartyServiceServicer):
@@ -119,8 +159,9 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         if len(self._rounds) >= MAX_OPEN_ROUNDS:
             raise VoteError(ErrorKind.SERVICE_BUSY, got=MAX_OPEN_ROUNDS, retry_after=5.0)
         # Holds the place while the mark is written.
-        material = asyncio.ensure_future(self._deal(spec))
-        round_ = self._rounds[spec.round_id] = _Round(spec, rpc.caller(), material)
+        material = asyncio.create_task(self._deal(spec))
+        trips = asyncio.create_task(self._round_trips())
+        round_ = self._rounds[spec.round_id] = _Round(spec, rpc.caller(), material, trips)
         if not await asyncio.to_thread(self._tally.open, spec.round_id):
             round_.drop_material()
             del self._rounds[spec.round_id]
@@ -198,10 +239,9 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         spec = round_.spec
         with contextlib.ExitStack() as stack:
             started = time.monotonic()
-            trips = asyncio.create_task(self._round_trips())
-            stack.callback(trips.cancel)
             stack.callback(round_.drop_material)
             material = await round_.material
+            waited = time.monotonic() - started
             channel = await PeerChannel.open(
                 spec.round_id,
                 _context(spec, request.contributors, material.deal_id),
@@ -213,10 +253,11 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             )
             stack.callback(channel.close)
             readers = [ShareReader(share, spec.message.ring_bits) for share in shares]
+            session = _Session(spec, readers, channel, material, material_seconds=waited)
             for start in range(0, spec.rows, step := spec.engine.block_rows(spec.row_classes)):
                 rows = min(step, spec.rows - start)
                 labels = await asyncio.get_running_loop().run_in_executor(
-                    self._threads, self._label_shares, spec, readers, rows, channel, material
+                    self._threads, session.label_shares, rows
                 )
                 label_shares = party_pb2.LabelShares(
                     offset=start, shares=labels.astype("<u2").tobytes()
@@ -228,7 +269,9 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
                 bytes_received=channel.traffic.bytes_received,
                 dealer_bytes=material.received_bytes,
                 seconds=time.monotonic() - started,
-                round_trip_seconds=max(await trips),
+                round_trip_seconds=max(await round_.round_trips),
+                material_seconds=session.material_seconds,
+                sum_seconds=session.sum_seconds,
             )
             yield party_pb2.AggregateResponse(statistics=statistics)
             await channel.finish()
@@ -237,25 +280,6 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
     async def _round_trips(self) -> list[float]:
         peers = self._peers.values()
         return await asyncio.gather(*(rpc.round_trip(peer) for peer in peers))
-
-    def _label_shares(
-        self,
-        spec: Spec,
-        readers: Sequence[ShareReader],
-        rows: int,
-        channel: PeerChannel,
-        material: DealtMaterial,
-    ) -> Words:
-        """In a thread: the next rows' totals, and this party's share of their winners."""
-        if spec.multi_label:
-            yes = sum_blocks(readers, rows)
-            # Half of the counted agents: public, so it is party 0's share alone.
-            half = (len(readers) << spec.message.fraction_bits) // 2 if self._rank == 0 else 0
-            totals = np.stack([np.full(rows, half, dtype=np.uint64), yes], axis=1).reshape(-1)
-        else:
-            totals = sum_blocks(readers, rows * spec.row_classes)
-        labels = spec.engine.run(totals, spec.row_classes, channel, material)
-        return labels & np.uint64((1 << label_bits(spec.row_classes)) - 1)
 
     async def _deal(self, spec: Spec) -> DealtMaterial:
         plan = await asyncio.to_thread(
@@ -307,8 +331,13 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
                 )
         shares = [round_.shares[name][1] for name in names]
         round_.closed, round_.shares = "it was aggregated", {}
-        if not await asyncio.to_thread(self._tally.aggregate, spec.round_id):
-            raise VoteError(ErrorKind.ROUND_AGGREGATED, round=spec.round_id)
+        try:
+            if not await asyncio.to_thread(self._tally.aggregate, spec.round_id):
+                raise VoteError(ErrorKind.ROUND_AGGREGATED, round=spec.round_id)
+        except BaseException:
+            # Whoever hangs up now comes too late for another try.
+            round_.drop_material()
+            raise
         return shares
 
     def _expected(self, agent: str, header: party_pb2.SubmissionHeader) -> int:

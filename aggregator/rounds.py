@@ -64,7 +64,10 @@ class Round:
         self, stage: label_pb2.Stage.ValueType, done: int, total: int, detail: str
     ) -> None:
         """Adds a progress event."""
-        progress = label_pb2.Progress(stage=stage, done=done, total=total, detail=detail)
+        seconds = time.monotonic() - self.started
+        progress = label_pb2.Progress(
+            stage=stage, done=done, total=total, detail=detail, seconds=seconds
+        )
         await self.tell(Event(progress=progress))
 
     async def finish(self, error: VoteError | None) -> None:
@@ -193,11 +196,10 @@ class RoundRunner:
                 told = answered
                 detail = f"{answered} of {len(spec.roster)} agents {what}"
                 await round_.progress(stage, answered, len(spec.roster), detail)
-            present = self._attendance.present()
             awaited = ballots.silent()
             if answered >= spec.message.quorum:
                 # An agent that left may come back, but nobody waits for it once there are enough.
-                awaited = [agent for agent in awaited if agent in present]
+                awaited = [agent for agent in awaited if self._attendance.attends(agent)]
             if not awaited or len(spec.roster) - len(ballots.declined) < spec.message.quorum:
                 return
             try:
@@ -279,6 +281,8 @@ class RoundRunner:
             mpc_bytes_per_party=max(s.bytes_sent for s in statistics),
             mpc_seconds=max(s.seconds for s in statistics),
             mpc_round_trip_seconds=max(s.round_trip_seconds for s in statistics),
+            mpc_material_seconds=max(s.material_seconds for s in statistics),
+            mpc_sum_seconds=max(s.sum_seconds for s in statistics),
             dealer_bytes=sum(s.dealer_bytes for s in statistics),
             upload_bytes_per_agent=max(ballots.submitted.values(), default=0),
             seconds=time.monotonic() - round_.started,

@@ -45,12 +45,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a round is."""
+    """How far a round is; seconds since its start, by the coordinator's clock."""
 
     stage: str
     done: int
     total: int
     detail: str
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -145,9 +146,7 @@ class AsyncLabelClient:
                 if response.HasField("opened"):
                     opened = response.opened
                 elif response.HasField("progress"):
-                    progress = response.progress
-                    stage = label_pb2.Stage.Name(progress.stage).removeprefix("STAGE_").lower()
-                    yield Progress(stage, progress.done, progress.total, progress.detail)
+                    yield _progress(response.progress)
                 elif response.HasField("labels"):
                     parts.append(response.labels)
                 else:
@@ -341,6 +340,11 @@ def _requests(
     yield label_pb2.RequestLabelsRequest(plan=plan)
     for tensor in wire.chunks(queries):
         yield label_pb2.RequestLabelsRequest(queries=tensor)
+
+
+def _progress(message: label_pb2.Progress) -> Progress:
+    stage = label_pb2.Stage.Name(message.stage).removeprefix("STAGE_").lower()
+    return Progress(stage, message.done, message.total, message.detail, message.seconds)
 
 
 def _result(

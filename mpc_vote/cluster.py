@@ -103,8 +103,7 @@ class Cluster:
         for name in self.party_addresses:
             self.start_party(name)
         self.start_coordinator()
-        for name in self.agents:
-            self.start_agent(name)
+        self.start_agents()
 
     def start_dealer(self) -> None:
         """Starts the dealer."""
@@ -131,6 +130,11 @@ class Cluster:
             **self.coordinator_settings,
         }
         self._spawn("coordinator", Role.COORDINATOR, "coordinator", settings)
+
+    def start_agents(self) -> None:
+        """Starts all agents."""
+        for name in self.agents:
+            self.start_agent(name)
 
     def start_agent(self, name: str) -> None:
         """Starts one agent."""
@@ -251,14 +255,17 @@ class Cluster:
         return [sys.executable, "-m", "mpc_vote.cli"]
 
     def _spawn(self, label: str, role: Role, name: str, settings: Mapping[str, str]) -> None:
+        certs = str(self.certs(role, name))
+        self.start_command(label, role.value, {"certs": certs, **settings})
+
+    def start_command(self, label: str, command: str, settings: Mapping[str, str]) -> None:
+        """Starts any command of `mpc-vote` as a child."""
         log = self.directory / "logs" / f"{label}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         flags = [part for key, value in settings.items() for part in (f"--{key}", value)]
-        command = [*self._program(label), role.value]
-        command += ["--certs", str(self.certs(role, name)), *flags]
         with log.open("ab") as output:
             process = subprocess.Popen(
-                command,
+                [*self._program(label), command, *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

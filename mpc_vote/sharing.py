@@ -2,8 +2,10 @@
 
 Every party but one gets a 32-byte seed; the remaining one, which rotates over the roster, gets the
 explicit residual. An agent therefore uploads about one plain ballot, whatever the number of
-parties. Any P-1 shares are uniform and independent of the ballot: either all of them are seeds, or
-one is the residual, masked by the expansion of the seed that the missing party holds.
+parties. A seed expands to whole words, which takes no unpacking: of a share, and of a sum of
+shares, only as many low bits count as the ring has. Any P-1 shares are uniform and independent of
+the ballot: either all of them are seeds, or one is the residual, masked by the expansion of the
+seed that the missing party holds.
 """
 
 from __future__ import annotations
@@ -52,8 +54,9 @@ def split(values: npt.NDArray[np.int64], parties: int, explicit: int, bits: int)
 
 
 def expand(stream: SeedStream, count: int, bits: int) -> Words:
-    """The next `count` values of a seed's share; blocks must end on a whole byte."""
-    return ring.unpack(stream.take(ring.packed_size(count, bits)), bits, count)
+    """The next `count` values of a seed's share: words of which the low `bits` bits count."""
+    dtype = ring.dtype_for(bits)
+    return np.frombuffer(stream.take(dtype.itemsize * count), dtype).astype(np.uint64)
 
 
 class ShareReader:
@@ -66,7 +69,10 @@ class ShareReader:
         self._position = 0
 
     def take(self, count: int) -> Words:
-        """The next `count` values; blocks but the last must end on a whole byte."""
+        """The next `count` values, of which the low bits count.
+
+        Blocks but the last must end on a whole byte.
+        """
         if self._stream is not None:
             return expand(self._stream, count, self._bits)
         size = ring.packed_size(count, self._bits)

@@ -165,9 +165,13 @@ class Spec:
         variance = len(self.roster) * self.agent_variance
         return votes + noise.tail_bound(variance, OVERFLOW_PROBABILITY / max(1, self.cells))
 
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {agent: place for place, agent in enumerate(self.roster)}
+
     def explicit_rank(self, agent: str) -> int:
         """The party that gets this agent's explicit share."""
-        return list(self.roster).index(agent) % len(self.parties)
+        return self._places[agent] % len(self.parties)
 
     def seconds_left(self) -> float:
         """Until the deadline."""

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from mpc_vote import ring
-from mpc_vote.csprng import SEED_BYTES
-from mpc_vote.sharing import Share, ShareReader, split, sum_blocks
+from mpc_vote.csprng import SEED_BYTES, SeedStream, new_seed
+from mpc_vote.proto.mpcvote.v1 import party_pb2
+from mpc_vote.sharing import Share, ShareReader, expand, split, sum_blocks
 
 # Of one chi-square test; no test here makes more than 40 of them.
 FAILURE = 1e-9
@@ -40,9 +41,9 @@ def read(share: Share, count: int, bits: int) -> ring.Words:
     return ShareReader(share, bits).take(count)
 
 
-def looks_uniform(words: ring.Words) -> bool:
-    """Whether the bytes of the words pass a chi-square test against uniform ones."""
-    counts = np.bincount(np.ascontiguousarray(words).view(np.uint8), minlength=256)
+def looks_uniform(words: ring.Words, bits: int) -> bool:
+    """Whether the low bits, as bytes, pass a chi-square test against uniform ones."""
+    counts = np.bincount(np.frombuffer(ring.pack(words, bits), np.uint8), minlength=256)
     return stats.chisquare(counts).pvalue > FAILURE
 
 
@@ -83,28 +84,53 @@ def test_upload_is_one_ballot_and_a_seed_per_further_party(
     assert sizes == [SEED_BYTES] * (parties - 1)
 
 
-def test_many_ballots_sum_cell_by_cell() -> None:
+def test_a_ballot_on_the_wire_is_hardly_larger_than_a_plain_one() -> None:
+    cells, bits = 500 * 10, 25
+    messages = [
+        party_pb2.SubmitSharesRequest(
+            header=party_pb2.SubmissionHeader(
+                round_id="r" * 32, spec_digest=bytes(32), submission_id=bytes(16), seed=share.seed
+            ),
+            packed=share.packed,
+        )
+        for share in split(np.zeros(cells, dtype=np.int64), 3, 1, bits)
+    ]
+    assert sum(message.ByteSize() for message in messages) <= 1.05 * cells * bits / 8
+
+
+@pytest.mark.parametrize("bits", [13, 20, 24, 25, 32, 33, 64])
+def test_many_ballots_sum_cell_by_cell(bits: int) -> None:
     rng = np.random.default_rng(5)
     ballots = rng.integers(-100, 100, (9, 4, 6))
-    uploads = [split(ballot, 3, i % 3, 24) for i, ballot in enumerate(ballots)]
+    uploads = [split(ballot, 3, i % 3, bits) for i, ballot in enumerate(ballots)]
     totals = [
-        sum_blocks([ShareReader(upload[rank], 24) for upload in uploads], 24) for rank in range(3)
+        sum_blocks([ShareReader(upload[rank], bits) for upload in uploads], 24) for rank in range(3)
     ]
-    opened = ring.signed(np.add.reduce(totals), 24)
+    opened = ring.signed(np.add.reduce(totals), bits)
     assert opened.tolist() == ballots.sum(axis=0).reshape(-1).tolist()
 
 
+@pytest.mark.parametrize(
+    ("bits", "size"), [(1, 1), (8, 1), (9, 2), (16, 2), (17, 4), (32, 4), (33, 8), (64, 8)]
+)
+def test_a_seed_expands_to_whole_words_of_its_stream(bits: int, size: int) -> None:
+    seed = new_seed()
+    words = expand(SeedStream(seed), 100, bits)
+    assert words.tolist() == np.frombuffer(SeedStream(seed).take(100 * size), f"<u{size}").tolist()
+
+
+@pytest.mark.parametrize("bits", [20, 25, 64])
 @pytest.mark.parametrize("parties", [2, 3, 4])
-def test_all_shares_but_one_look_uniform(parties: int) -> None:
+def test_all_shares_but_one_look_uniform(parties: int, bits: int) -> None:
     values = np.full(8_000, 16, dtype=np.int64)
     for explicit in range(parties):
-        shares = [read(s, values.size, 64) for s in split(values, parties, explicit, 64)]
+        shares = [read(s, values.size, bits) for s in split(values, parties, explicit, bits)]
         for known in itertools.combinations(shares, parties - 1):
-            assert looks_uniform(np.add.reduce(known))
+            assert looks_uniform(np.add.reduce(known), bits)
             for share in known:
-                assert looks_uniform(share)
+                assert looks_uniform(share, bits)
         # The same test sees the ballot once the last share is there.
-        assert not looks_uniform(np.add.reduce(shares))
+        assert not looks_uniform(np.add.reduce(shares), bits)
 
 
 def test_sharing_twice_shares_nothing_in_common() -> None:

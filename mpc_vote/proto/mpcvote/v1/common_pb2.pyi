@@ -269,7 +269,7 @@ class Cost(_message.Message):
     """Largest upload of one agent to all parties together, as sent."""
     seconds: _builtins.float
     mpc_round_trip_seconds: _builtins.float
-    """Longest round trip between two parties, measured during the argmax."""
+    """Longest round trip between two parties, measured when the round was opened."""
     mpc_material_seconds: _builtins.float
     """Parts of `mpc_seconds`: the longest that a party waited for dealt material, and the longest
     that one took to add up the agents' shares.

@@ -210,10 +210,13 @@ class Progress(_message.Message):
     DONE_FIELD_NUMBER: _builtins.int
     TOTAL_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
     stage: Global___Stage.ValueType
     done: _builtins.int
     total: _builtins.int
     detail: _builtins.str
+    seconds: _builtins.float
+    """Since the round's start, by the coordinator's clock."""
     def __init__(
         self,
         *,
@@ -221,10 +224,11 @@ class Progress(_message.Message):
         done: _builtins.int = ...,
         total: _builtins.int = ...,
         detail: _builtins.str = ...,
+        seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "done", b"done", "stage", b"stage", "total", b"total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "done", b"done", "seconds", b"seconds", "stage", b"stage", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -59,7 +59,9 @@ Global___OpenRoundResponse: _TypeAlias = OpenRoundResponse  # noqa: Y015
 
 @_typing.final
 class SubmitSharesRequest(_message.Message):
-    """First message: header. Then, at the one party that gets an explicit share, its packed bytes."""
+    """The first message has the header. At the one party that gets an explicit share, its packed bytes
+    begin there and go on in further messages.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -285,7 +287,7 @@ class AggregateStatistics(_message.Message):
     dealer_bytes: _builtins.int
     seconds: _builtins.float
     round_trip_seconds: _builtins.float
-    """Longest round trip to a peer, measured meanwhile."""
+    """Longest round trip to a peer, measured when the round was opened."""
     material_seconds: _builtins.float
     """Parts of `seconds`: waiting for dealt material, and adding up the agents' shares."""
     sum_seconds: _builtins.float

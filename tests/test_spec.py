@@ -10,10 +10,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mpc_vote import noise, spec
+from mpc_vote.argmax.levels import MAX_BITS, MAX_GROUP
+from mpc_vote.argmax.table import MIN_BITS
 from mpc_vote.ballots import MAX_FRACTION_BITS, BallotKind
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.proto.mpcvote.v1 import common_pb2
@@ -121,6 +123,7 @@ REFUSALS: dict[str, tuple[Change, str]] = {
     "tau above the attributes": (both(MULTI, changed(tau=11)), "tau must be 1 to the number"),
     "another ring": (changed(ring_bits=32), "ring does not fit the engine"),
     "no ring": (changed(ring_bits=0), "ring does not fit the engine"),
+    "groups of CrypTen": (changed(groups=[5, 2]), "has a ring of 64 bits, no groups"),
 }
 
 
@@ -174,6 +177,145 @@ def test_totals_that_do_not_fit_the_ring_are_refused() -> None:
     assert need > have
     changed(fraction_bits=0)(made)
     assert Spec.seal(made).total_bound < Spec.seal(made).engine.largest_total(1_000)
+
+
+def tabled(**fields: object) -> RoundSpec:
+    """A message of a round for the table engine; its ring is still to be fitted."""
+    made = message(engine=common_pb2.ENGINE_TABLE)
+    changed(**fields)(made)
+    return made
+
+
+def fitted(made: RoundSpec) -> RoundSpec:
+    """With the least ring in which no difference of two totals changes its sign."""
+    bound = Spec(b"", made).total_bound
+    made.ring_bits = next(b for b in range(MIN_BITS, 65) if 2 * bound < 2 ** (b - 1))
+    return made
+
+
+class TestRing:
+    """The table engine's ring is what the totals need, so that agents upload no bit for nothing."""
+
+    @pytest.mark.parametrize(
+        ("fields", "bits"),
+        [
+            ({"sigma": 1e-5, "queries": 1}, MIN_BITS),
+            ({"sigma": 2.0}, MIN_BITS),
+            ({"sigma": 25.0}, 15),
+            ({"sigma": 25.0, "fraction_bits": 8}, 19),
+        ],
+    )
+    def test_just_one_ring_fits(self, fields: dict[str, object], bits: int) -> None:
+        fitting = []
+        for ring_bits in range(65):
+            made = tabled(ring_bits=ring_bits, **fields)
+            try:
+                sealed = Spec.seal(made)
+            except VoteError as error:
+                assert error.kind is ErrorKind.SPEC_INVALID
+                assert "ring does not fit the engine and the totals" in error.message
+                continue
+            assert sealed.engine.ring_bits == ring_bits
+            assert sealed.total_bound <= sealed.engine.largest_total(sealed.row_classes)
+            fitting.append(ring_bits)
+        assert fitting == [bits] == [fitted(tabled(**fields)).ring_bits]
+
+    @given(
+        st.floats(1e-3, 100),
+        st.integers(0, 16),
+        st.lists(st.integers(1, 10_000), min_size=2, max_size=40),
+        st.sampled_from(list(spec.BALLOT_CODES.values())),
+    )
+    def test_totals_up_to_the_bound_keep_the_sign_of_their_differences(
+        self, sigma: float, bits: int, ks: list[int], ballot: int
+    ) -> None:
+        made = tabled(sigma=sigma, fraction_bits=bits, ballot=ballot, quorum=2, collusion=0)
+        changed(roster=[common_pb2.RosterEntry(agent=f"a{i}", k=k) for i, k in enumerate(ks)])(made)
+        # More is refused whatever the ring.
+        assume(Spec(b"", made).agent_variance <= noise.MAX_STD**2)
+        bound = Spec(b"", made).total_bound
+        if fitted(made).ring_bits > MAX_BITS:
+            made.ring_bits = MAX_BITS
+            with pytest.raises(VoteError) as caught:
+                Spec.seal(made)
+            assert caught.value.kind is ErrorKind.RANGE_OVERFLOW
+            return
+        sealed = Spec.seal(made)
+        ring_bits = sealed.message.ring_bits
+        assert bound <= sealed.engine.largest_total(sealed.row_classes)
+        assert -(2 ** (ring_bits - 1)) <= -2 * bound and 2 * bound < 2 ** (ring_bits - 1)
+        # And one bit less would not do, unless the engine has no smaller ring.
+        assert ring_bits == MIN_BITS or 2 * bound >= 2 ** (ring_bits - 2)
+
+    def test_totals_up_to_31_bits_are_taken_and_larger_ones_are_refused(self) -> None:
+        made = tabled(sigma=1e-5, fraction_bits=9, quorum=1, collusion=0, ring_bits=MAX_BITS)
+        KNN(made)
+        rostered("lone", k=spec.MAX_K - 1)(made)
+        assert 2**29 - 512 <= Spec.seal(made).total_bound < 2**29
+        rostered("lone", k=spec.MAX_K)(made)
+        with pytest.raises(VoteError) as caught:
+            Spec.seal(made)
+        assert caught.value.kind is ErrorKind.RANGE_OVERFLOW
+        assert "The totals of this round need 32 bits, 31 fit." in caught.value.message
+        assert "ask for another engine" in caught.value.message
+        # A ring that is larger than the engine's largest is no way around it,
+        changed(ring_bits=32)(made)
+        with pytest.raises(VoteError, match="ring does not fit the engine"):
+            Spec.seal(made)
+        # but another engine is.
+        changed(engine=common_pb2.ENGINE_STOCK_PAIRWISE, ring_bits=64)(made)
+        assert Spec.seal(made).message == made
+
+
+class TestGroups:
+    """Groups of the table engine must let just one class win."""
+
+    @pytest.mark.parametrize(
+        ("classes", "groups"),
+        [
+            (10, []),
+            (10, [10]),
+            (10, [5, 2]),
+            (10, [2, 5]),
+            (10, [4, 3]),
+            (10, [2, 2, 2, 2]),
+            (2, []),
+            (2, [2]),
+            (MAX_GROUP, []),
+            (MAX_GROUP, [MAX_GROUP]),
+            (1_000, [MAX_GROUP, 4]),
+            (1_000, [10, 10, 10]),
+        ],
+    )
+    def test_groups_that_leave_one_class_are_taken(self, classes: int, groups: list[int]) -> None:
+        made = fitted(tabled(classes=classes, groups=groups))
+        assert Spec.seal(made).message == made
+
+    @pytest.mark.parametrize(
+        ("classes", "groups", "why"),
+        [
+            (10, [2], "groups of (2,) leave 5 of 10 classes"),
+            (10, [3, 3], "groups of (3, 3) leave 2 of 10 classes"),
+            (1_000, [MAX_GROUP, 3], "leave 2 of 1000 classes"),
+            (10, [10, 1], "groups have 2 to 256 contestants"),
+            (10, [0], "groups have 2 to 256 contestants"),
+            (1_000, [1_000], "groups have 2 to 256 contestants"),
+            (1_000, [MAX_GROUP + 1, 4], "groups have 2 to 256 contestants"),
+            (1_000, [], "1000 classes need groups: one holds at most 256"),
+            (MAX_GROUP + 1, [], "257 classes need groups: one holds at most 256"),
+        ],
+    )
+    def test_other_groups_are_refused(self, classes: int, groups: list[int], why: str) -> None:
+        made = fitted(tabled(classes=classes, groups=groups))
+        with pytest.raises(VoteError) as caught:
+            Spec.seal(made)
+        assert caught.value.kind is ErrorKind.SPEC_INVALID
+        assert why in caught.value.message
+
+    def test_attributes_meet_two_at_a_time_whatever_their_number(self) -> None:
+        made = tabled(classes=1_000, tau=2)
+        MULTI(made)
+        assert Spec.seal(fitted(made)).row_classes == 2
 
 
 class TestDigest:
@@ -261,6 +403,8 @@ class TestShape:
         for code in spec.ENGINES:
             made = message()
             changed(engine=code)(made)
+            if code == common_pb2.ENGINE_TABLE:
+                fitted(made)
             assert Spec.seal(made).engine.ring_bits == made.ring_bits
 
 

@@ -49,7 +49,7 @@ MIN_BITS = 13
 # Comparisons of one item of material: what a processor's cache holds.
 _CHUNK_PAIRS = 1 << 15
 # Comparisons of one run: what a party's memory holds.
-_RUN_PAIRS = 1 << 20
+_RUN_PAIRS = 1 << 21
 
 
 class TableArgmax:

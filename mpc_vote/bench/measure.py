@@ -1,12 +1,14 @@
 """Repeats and what they come to.
 
-All cases of a condition take turns, repeat after repeat, so that a machine that drifts does so for
-all alike; the first turn warms up and is not counted. A repeat takes as long as its slowest party.
-Medians stand for the usual case, the minimum for an idle machine, the quartiles for the noise.
+All cases of a condition take turns, repeat after repeat and in changing order, so that a machine
+that drifts does so for all alike; the first turn warms up and is not counted. A repeat takes as
+long as its slowest party. Medians stand for the usual case, the minimum for an idle machine, the
+quartiles for the noise.
 """
 
 from __future__ import annotations
 
+import random
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -142,7 +144,8 @@ async def interleaved(
     """Measures cases in turns, after one turn that warms up."""
     measured = [Measured(case) for case in cases]
     for repeat in range(repeats + 1):
-        for one in measured:
+        # In another order each turn, or the same case would always come after the same other.
+        for one in random.Random(repeat).sample(measured, len(measured)):
             tell(Step(one.case, repeat))
             run = await committee.run(one.case, repeat)
             if wrong := mistake(run):

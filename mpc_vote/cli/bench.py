@@ -70,8 +70,8 @@ class BenchSettings(_MeasureSettings):
     """Measures the secure argmax of a committee on this machine, near and far, engine by engine.
 
     Lists make a grid. Without parties, queries, classes, rtt and quick: the full suite of sweeps,
-    which takes an hour or more. See also: mpc-vote bench groups --help, mpc-vote bench service
-    --help.
+    which takes a quarter of an hour or more. See also: mpc-vote bench groups --help, mpc-vote bench
+    service --help.
     """
 
     command: ClassVar[str] = "bench"

@@ -1,5 +1,7 @@
 """What any P-1 parties see together, and whether two worlds can be told apart by it.
 
+This is for the stock engine: its items and openings are taken apart here.
+
 A world fixes the ballots. One run of it shares them, lets a committee find the winners, and keeps
 what each coalition of all parties but one holds afterwards, as named strings of bytes of a fixed
 size: what came to it as it came, and what it can make of it by pooling. Pooling means adding up
@@ -24,8 +26,9 @@ from scipy import stats
 from mpc_vote import sharing
 from mpc_vote.argmax.channel import Channel
 from mpc_vote.argmax.local import LocalMaterial, run_committee
-from mpc_vote.argmax.material import Item, ItemKind, Material, Part
+from mpc_vote.argmax.material import Item, Material, P
 from mpc_vote.argmax.stock import StockArgmax
+from mpc_vote.argmax.triples import TripleKind, TriplePart, Triples
 from mpc_vote.csprng import SeedStream, Words, new_seed
 from mpc_vote.sharing import Share, ShareReader, sum_blocks
 
@@ -44,8 +47,8 @@ class _Party:
 
     shares: list[Share]
     seed: bytes
-    items: list[Item] = field(default_factory=list)
-    parts: list[Part] = field(default_factory=list)
+    items: list[Triples] = field(default_factory=list)
+    parts: list[TriplePart] = field(default_factory=list)
     exchanges: list[list[Words]] = field(default_factory=list)
     label_share: Words = field(default_factory=lambda: np.zeros(0, dtype=np.uint64))
 
@@ -73,11 +76,9 @@ class _TappedMaterial:
         self._inner = inner
         self._party = party
 
-    def announce(self, items: Sequence[Item]) -> None:
-        self._inner.announce(items)
-
-    def take(self, item: Item) -> Part:
+    def take(self, item: Item[P]) -> P:
         part = self._inner.take(item)
+        assert isinstance(item, Triples) and isinstance(part, TriplePart)
         self._party.items.append(item)
         self._party.parts.append(part)
         return part
@@ -155,23 +156,23 @@ def _pooled(pool: Sequence[_Party], cells: int) -> Iterator[tuple[str, bytes]]:
         strings.setdefault(f"openings less own masks, {kind}", []).append(
             _less_own_masks(opened, item, parts)
         )
-        dependent = _xor if item.kind is ItemKind.CONJUNCTION else _sum
+        dependent = _xor if item.kind is TripleKind.CONJUNCTION else _sum
         strings.setdefault(f"dealt, {kind}", []).append(dependent(part.c for part in parts))
     for name, words in strings.items():
         yield name, np.concatenate(words).tobytes()
 
 
-def _opened(frames: Sequence[Words], item: Item | None) -> Words:
+def _opened(frames: Sequence[Words], item: Triples | None) -> Words:
     """What an exchange opens; every item of the engine goes with one exchange."""
-    shared_by_xor = item is not None and item.kind is not ItemKind.PRODUCT
+    shared_by_xor = item is not None and item.kind is not TripleKind.PRODUCT
     return _xor(frames) if shared_by_xor else _sum(frames)
 
 
-def _less_own_masks(opened: Words, item: Item, parts: Sequence[Part]) -> Words:
+def _less_own_masks(opened: Words, item: Triples, parts: Sequence[TriplePart]) -> Words:
     """Products open x - a and y - b, conjunctions x ^ a and y ^ b, bits x ^ a."""
-    if item.kind is ItemKind.PRODUCT:
+    if item.kind is TripleKind.PRODUCT:
         return opened + np.concatenate([_sum(p.a for p in parts), _sum(p.b for p in parts)])
-    if item.kind is ItemKind.CONJUNCTION:
+    if item.kind is TripleKind.CONJUNCTION:
         return opened ^ np.concatenate([_xor(p.a for p in parts), _xor(p.b for p in parts)])
     return opened ^ _xor(p.a for p in parts)
 

@@ -4,7 +4,8 @@ A secret is a matrix of integers or a string of random bytes. Of a matrix every 
 column in pieces, is looked for: as integers and floats of every width and both byte orders, as
 protobuf varints, as decimal text whatever stands between the numbers, in hexadecimal and base64.
 So the search finds a leak that holds at least one row of distinctive numbers; a single number by
-itself is not recognisable and not looked for.
+itself is not recognisable and not looked for. Modulo a power of two it is also looked for as shares
+and openings are packed: eight rows without gaps, and a column or a row plane by plane.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
+
+from mpc_vote import ring
 
 Matrix = npt.NDArray[np.int64]
 
@@ -54,6 +57,20 @@ class Needles:
                 self._add_recoded(name, row.astype(dtype).tobytes())
             for text in _texts(row):
                 self._numbers.add(text, name)
+        self.names.add(name)
+
+    def add_packed(self, name: str, matrix: npt.NDArray[np.integer], bits: int) -> None:
+        """Looks for the matrix modulo 2^bits as the wire has it, where that is distinctive."""
+        words = np.asarray(matrix, dtype=np.int64).view(np.uint64)
+        forms = [ring.pack(words[i : i + 8], bits) for i in range(0, len(words) - 7, 8)]
+        for line in [*words, *words.T]:
+            forms += [ring.pack(line[: len(line) // 8 * 8], bits), *_planes(line, bits)]
+        long = [form for form in forms if len(form) >= _KEY_BYTES]
+        distinctive = [form for form in long if len(set(form)) >= _DISTINCT]
+        if len(distinctive) <= len(words) // 8:
+            raise ValueError(f"{name} is too plain to be recognised")
+        for form in distinctive:
+            self._raw.add(form, name)
         self.names.add(name)
 
     def add_bytes(self, name: str, content: bytes) -> None:
@@ -117,6 +134,16 @@ def _slots(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 def _starts(column: Matrix) -> range:
     return range(0, len(column) - _PIECE + 1, _PIECE)
+
+
+def _planes(line: npt.NDArray[np.uint64], bits: int) -> Iterator[bytes]:
+    """The planes of `ring.pack_planes`: of bytes, and of bits as far as they fill whole bytes."""
+    packed = ring.pack_planes(line, bits)
+    sizes = [len(line)] * (bits // 8) + [(len(line) + 7) // 8] * (bits % 8)
+    start = 0
+    for plane, size in enumerate(sizes):
+        yield packed[start : start + (size if plane < bits // 8 else len(line) // 8)]
+        start += size
 
 
 def binary_forms(row: Matrix) -> Iterator[bytes]:

@@ -5,7 +5,8 @@
 In FOLDER it leaves `messages.bin` (every gRPC message, serialised, sent or received), `deeds.txt`
 (every file opened for writing, every program started, every socket connected by Python itself)
 and, for an agent, `truth.npz`: the ballot, noise and shares that only it may know. The role
-behaves as it would without: what passes is looked at, never changed.
+behaves as it would without: what passes is looked at, never changed. Only a coordinator can be told
+which groups to choose (`MPC_VOTE_TEST_GROUPS=4,3`), as it would for other distances or sizes.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import grpc.aio
 import numpy as np
 
 SENT, RECEIVED = "sent", "received"
+GROUPS = "MPC_VOTE_TEST_GROUPS"
 
 _HEADER = struct.Struct("<BHI")
 _DIRECTIONS = (SENT, RECEIVED)
@@ -213,6 +215,7 @@ def watch_ballots(path: Path) -> None:
             ballot=values - noise,
             noise=noise,
             explicit=explicit,
+            bits=bits,
             residual=np.frombuffer(shares[explicit].packed, dtype=np.uint8),
             seeds=np.array([list(share.seed or bytes(32)) for share in shares], dtype=np.uint8),
         )
@@ -220,6 +223,14 @@ def watch_ballots(path: Path) -> None:
 
     SkellamSampler.sample = sample
     agent.split = shared
+
+
+def fix_groups(sizes: str) -> None:
+    """At a coordinator: these groups for every round."""
+    from aggregator import admission
+
+    groups = tuple(int(size) for size in sizes.split(","))
+    admission.choose_groups = lambda *_: groups
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -234,6 +245,8 @@ def main(arguments: Sequence[str]) -> int:
     watch_servers(journal)
     if command[0] == "agent":
         watch_ballots(out / "truth.npz")
+    if command[0] == "coordinator" and (sizes := os.environ.get(GROUPS)):
+        fix_groups(sizes)
     watch_deeds(out / "deeds.txt")
 
     from mpc_vote import cli

@@ -7,21 +7,25 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from mpc_vote import ring
+from mpc_vote.argmax.engines import EngineName
 from mpc_vote.cluster import Cluster
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.data.partition import save_part
+from mpc_vote.proto.mpcvote.v1 import party_pb2
 from mpc_vote.sharing import Share, ShareReader
-from tests.observation.recorder import RECEIVED, SENT, Message, read_messages
+from mpc_vote.spec import Spec
+from tests.observation.recorder import GROUPS, RECEIVED, SENT, Message, read_messages
 
 PARTIES, AGENTS = 3, 4
 QUERIES, CLASSES, NEIGHBOURS = 120, 10, 60
-RING_BITS = 64
 
 _RECORDER = Path(__file__).with_name("recorder.py")
 _POINTS, _FEATURES = 400, 8
@@ -29,6 +33,19 @@ _SEED = 20_260
 _READY_SECONDS = 90.0
 _LABEL_SECONDS = 60.0
 _ROLES = ("agent", "party", "dealer", "coordinator", "label")
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the winners are found: the engine, and for the table engine its groups if not its own."""
+
+    engine: EngineName
+    groups: tuple[int, ...] = ()
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What tells the recorder of a coordinator."""
+        return {GROUPS: ",".join(map(str, self.groups))} if self.groups else {}
 
 
 @dataclass(frozen=True)
@@ -71,6 +88,7 @@ class Truth:
     ballot: npt.NDArray[np.int64]
     noise: npt.NDArray[np.int64]
     explicit: int
+    ring_bits: int
     shares: tuple[Share, ...]
 
     @classmethod
@@ -83,7 +101,8 @@ class Truth:
                 Share(packed=residual) if rank == explicit else Share(seed=seed)
                 for rank, seed in enumerate(seeds)
             ]
-            return cls(data["ballot"], data["noise"], explicit, tuple(shares))
+            bits = int(data["bits"])
+            return cls(data["ballot"], data["noise"], explicit, bits, tuple(shares))
 
     @property
     def noisy(self) -> npt.NDArray[np.int64]:
@@ -92,8 +111,8 @@ class Truth:
 
     def expanded(self, rank: int) -> npt.NDArray[np.int64]:
         """The share of a rank as the numbers that it stands for."""
-        words = ShareReader(self.shares[rank], RING_BITS).take(self.ballot.size)
-        return words.view(np.int64).reshape(self.ballot.shape)
+        words = ShareReader(self.shares[rank], self.ring_bits).take(self.ballot.size)
+        return ring.signed(words, self.ring_bits).reshape(self.ballot.shape)
 
 
 @dataclass(frozen=True)
@@ -108,6 +127,18 @@ class Observation:
     @property
     def parties(self) -> list[str]:
         return list(self.cluster.party_addresses)
+
+    @cached_property
+    def spec(self) -> Spec:
+        """The round's public spec, as the parties were told."""
+        orders = self.views[self.parties[0]].passed(RECEIVED, "PartyService/OpenRound")
+        (content,) = set(orders)
+        return Spec.parse(party_pb2.OpenRoundRequest.FromString(content).spec)
+
+    @property
+    def ring_bits(self) -> int:
+        """Ballots and totals are shared modulo two to this."""
+        return self.spec.message.ring_bits
 
     def total(self) -> npt.NDArray[np.int64]:
         """The votes of all agents, without noise."""
@@ -148,13 +179,13 @@ class WatchedCluster(Cluster):
             )
 
 
-def environment() -> dict[str, str]:
+def environment(way: Way) -> dict[str, str]:
     """Variables for the run: every role tells as much as it ever does."""
     levels = {f"MPC_VOTE_{role.upper()}_LOG_LEVEL": "debug" for role in _ROLES}
-    return {**levels, "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**levels, **way.variables, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def observe(directory: Path) -> Observation:
+def observe(directory: Path, way: Way) -> Observation:
     """Runs one round; all ground truth stays under `directory`."""
     rng = np.random.default_rng(_SEED)
     agents = {}
@@ -172,7 +203,7 @@ def observe(directory: Path) -> Observation:
     queries, out = directory / "queries.npy", directory / "client" / "labels.npy"
     out.parent.mkdir()
     np.save(queries, rng.normal(size=(QUERIES, _FEATURES)).astype(np.float32))
-    settings = {"engine": "log_reduction"}
+    settings = {"engine": way.engine.value}
     cluster = WatchedCluster(directory, PARTIES, agents, coordinator_settings=settings)
     cluster.issue()
     try:

@@ -1,8 +1,8 @@
 """Nobody sees what they must not: one round, with everything that every role saw written down.
 
 The agents' own records say what is secret; it is then looked for in what each role sent, received,
-printed and stored. The last tests plant secrets, so that a search that finds nothing means that
-there is nothing.
+printed and stored, and in what the parties open to each other. All of it for each engine. The last
+tests plant secrets, so that a search that finds nothing means that there is nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import base64
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +21,25 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from scipy import stats
 
-from mpc_vote.argmax.material import ItemKind
-from mpc_vote.argmax.stock import MaxMethod, StockArgmax
+from aggregator import plans
+from mpc_vote import ring
+from mpc_vote.argmax.engine import label_bits, session_plan
+from mpc_vote.argmax.engines import EngineName
+from mpc_vote.argmax.levels import Level, pair_indices
+from mpc_vote.argmax.stock import StockArgmax
+from mpc_vote.argmax.table import TableArgmax
+from mpc_vote.argmax.triples import TripleKind, Triples
 from mpc_vote.proto.mpcvote.v1 import dealer_pb2, label_pb2, party_pb2
 from tests.observation.needles import Needles, binary_forms, varint
+from tests.observation.openings import (
+    Opening,
+    Words,
+    differences,
+    digits,
+    expanded,
+    stock_openings,
+    table_openings,
+)
 from tests.observation.recorder import RECEIVED, SENT
 from tests.observation.run import (
     AGENTS,
@@ -31,6 +48,7 @@ from tests.observation.run import (
     QUERIES,
     Observation,
     View,
+    Way,
     environment,
     observe,
     own_folder,
@@ -38,7 +56,17 @@ from tests.observation.run import (
 
 FALSE_ALARM = 1e-6
 LABELS_IN_A_PIECE = 24
+LABEL_BITS = label_bits(CLASSES)
 VOTE = 16
+
+# The engines, and the table engine also with winners of groups that meet at a second level.
+WAYS = {
+    "stock": Way(EngineName.LOG_REDUCTION),
+    "table": Way(EngineName.TABLE),
+    "table in levels": Way(EngineName.TABLE, (4, 3)),
+}
+
+Matrix = npt.NDArray[np.int64]
 
 PARTY_NAMES = [f"party-{rank}" for rank in range(PARTIES)]
 AGENT_NAMES = [f"agent-{number}" for number in range(AGENTS)]
@@ -63,30 +91,42 @@ CALLS = {
 }
 
 
-@pytest.fixture(scope="module")
-def seen() -> Iterator[Observation]:
+@pytest.fixture(scope="module", params=WAYS)
+def seen(request: pytest.FixtureRequest) -> Iterator[Observation]:
+    way = WAYS[request.param]
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        for name, value in environment().items():
+        for name, value in environment(way).items():
             patch.setenv(name, value)
-        yield observe(Path(folder))
+        yield observe(Path(folder), way)
 
 
 @pytest.fixture(scope="module")
 def secrets(seen: Observation) -> Needles:
     """What no role but the agent it belongs to may ever have, and no agent ever sends."""
-    needles = Needles()
+    hidden: dict[str, Matrix] = {}
     for name, truth in seen.truths.items():
-        needles.add_matrix(f"ballot of {name}", truth.ballot)
-        needles.add_matrix(f"votes of {name}", truth.ballot // VOTE)
-        needles.add_matrix(f"noise of {name}", truth.noise)
-        needles.add_matrix(f"noisy ballot of {name}", truth.noisy)
-    needles.add_matrix("total", seen.total())
-    needles.add_matrix("votes", seen.total() // VOTE)
-    needles.add_matrix("noisy total", seen.noisy_total())
-    # The engine's own form of the total, in which no tie is left.
-    order = np.arange(CLASSES - 1, -1, -1)
-    needles.add_matrix("noisy total in the engine", seen.noisy_total() * CLASSES + order)
-    needles.add_matrix("noise of the total", seen.noisy_total() - seen.total())
+        hidden[f"ballot of {name}"] = truth.ballot
+        hidden[f"votes of {name}"] = truth.ballot // VOTE
+        hidden[f"noise of {name}"] = truth.noise
+        hidden[f"noisy ballot of {name}"] = truth.noisy
+    total = seen.noisy_total()
+    hidden["total"] = seen.total()
+    hidden["votes"] = seen.total() // VOTE
+    hidden["noisy total"] = total
+    hidden["noise of the total"] = total - seen.total()
+    # The stock engine's own form of the total, in which no tie is left.
+    hidden["noisy total in the engine"] = total * CLASSES + np.arange(CLASSES - 1, -1, -1)
+    # Who is ahead of whom, and by how much.
+    upper, lower = pair_indices(CLASSES)
+    hidden["differences"] = total[:, upper] - total[:, lower]
+    needles = Needles()
+    for name, matrix in hidden.items():
+        needles.add_matrix(name, matrix)
+        needles.add_packed(name, matrix, seen.ring_bits)
+    wins = wins_of(total.T).T
+    needles.add_matrix("wins", wins)
+    needles.add_packed("wins", wins, LABEL_BITS)
+    needles.add_packed("comparisons", hidden["differences"] >= 0, 1)
     return needles
 
 
@@ -94,7 +134,56 @@ def secrets(seen: Observation) -> Needles:
 def labels(seen: Observation) -> Needles:
     needles = Needles()
     needles.add_matrix("labels", seen.labels.reshape(-1, LABELS_IN_A_PIECE))
+    needles.add_packed("labels", seen.labels[None], LABEL_BITS)
     return needles
+
+
+@pytest.fixture(scope="module")
+def openings(seen: Observation) -> list[Opening]:
+    """Everything that the parties opened to each other, with the dealer's masks."""
+    return [opening for _, one in opened_by_level(seen) for opening in one]
+
+
+def opened_by_level(seen: Observation) -> list[tuple[Level | None, list[Opening]]]:
+    """What was opened; for the table engine by level."""
+    engine = seen.spec.engine
+    sent = [payloads(seen.views[party], SENT) for party in PARTY_NAMES]
+    exchanges = [[each[number] for each in sent] for number in range(len(sent[0]))]
+    seeds = [grant(seen.views[party]).seed for party in PARTY_NAMES]
+    plan = list(session_plan(engine, QUERIES, CLASSES, PARTIES))
+    parts = expanded(plan, seeds, corrections(seen.views[PARTY_NAMES[-1]]))
+    if isinstance(engine, TableArgmax):
+        return list(table_openings(engine, QUERIES, CLASSES, parts, exchanges))
+    assert isinstance(engine, StockArgmax)
+    items = [item for item in plan if isinstance(item, Triples)]
+    return [(None, list(stock_openings(items, parts, exchanges)))]
+
+
+def payloads(view: View, direction: str) -> list[bytes]:
+    """What a party sent to each peer, exchange by exchange; or all that came, likewise."""
+    carrying = [frame for frame in frames(view, direction) if frame.payload]
+    carrying.sort(key=lambda frame: frame.sequence)
+    if direction == RECEIVED:
+        return [frame.payload for frame in carrying]
+    by_sequence = {frame.sequence: frame.payload for frame in carrying}
+    assert list(by_sequence) == list(range(len(by_sequence)))
+    return list(by_sequence.values())
+
+
+def grant(view: View) -> dealer_pb2.DealGrant:
+    """What the dealer granted to a party."""
+    (found_,) = (one.grant for one in dealt(view) if one.HasField("grant"))
+    return found_
+
+
+def corrections(view: View) -> bytes:
+    """All that the dealer sent to a party beside the grant."""
+    return b"".join(one.correction.data for one in dealt(view))
+
+
+def dealt(view: View) -> list[dealer_pb2.DealResponse]:
+    contents = view.passed(RECEIVED, "DealerService/Deal")
+    return [dealer_pb2.DealResponse.FromString(content) for content in contents]
 
 
 def found(needles: Needles, view: View) -> dict[str, set[str]]:
@@ -118,8 +207,9 @@ def whereabouts(needles: Needles, seen: Observation) -> dict[str, set[tuple[str,
 
 def test_the_recorded_shares_add_up_to_the_ballots(seen: Observation) -> None:
     for name, truth in seen.truths.items():
-        parts = [truth.expanded(rank) for rank in range(PARTIES)]
-        assert np.array_equal(np.sum(parts, axis=0), truth.noisy), name
+        assert truth.ring_bits == seen.ring_bits
+        total = np.sum([truth.expanded(rank) for rank in range(PARTIES)], axis=0)
+        assert np.array_equal(in_ring(total, seen), truth.noisy), name
         for rank, share in enumerate(truth.shares):
             received = b"".join(
                 seen.views[f"party-{rank}"].passed(RECEIVED, "PartyService/SubmitShares")
@@ -133,9 +223,9 @@ def test_the_labels_are_those_of_the_recorded_ballots(seen: Observation) -> None
 
 
 def test_the_coordinator_received_shares_that_add_up_to_the_labels(seen: Observation) -> None:
-    total = np.zeros(QUERIES, dtype=np.uint64)
-    for shares in label_shares(seen.views["coordinator"]):
-        total += shares
+    shares = label_shares(seen.views["coordinator"])
+    assert len(shares) == PARTIES and all(share.max() < 1 << LABEL_BITS for share in shares)
+    total = np.sum(shares, axis=0) % (1 << LABEL_BITS)
     assert np.array_equal(total, seen.labels)
 
 
@@ -199,32 +289,19 @@ def test_a_role_writes_to_its_own_folder_only(seen: Observation, name: str) -> N
 
 
 def test_the_dealer_hears_nothing_but_sizes(seen: Observation) -> None:
-    """What it hears is the session's name, the parties, and items that follow from the shape."""
+    """What it hears is the session's name, the parties, and a plan that follows from the shape."""
     messages = seen.views["dealer"].passed(RECEIVED)
-    requests = [dealer_pb2.DealRequest.FromString(content) for content in messages]
-    openings = [request.opening for request in requests if request.HasField("opening")]
-    assert len(openings) == PARTIES
-    assert len({opening.session_id for opening in openings}) == 1
-    assert all(opening.parties == seen.parties for opening in openings)
-    items = [(item.kind, item.count) for request in requests for item in request.items]
-    plan = StockArgmax(MaxMethod.LOG_REDUCTION).plan(QUERIES, CLASSES, PARTIES)
-    assert {item.kind for item in plan} == set(ItemKind)
-    assert items == [(item.kind, item.count) for item in plan]
-    # Nothing is hidden in fields that the dealer does not know: names and items are all there is.
-    named = [
-        dealer_pb2.DealRequest(
-            opening=dealer_pb2.DealOpening(session_id=o.session_id, parties=o.parties)
-        ).SerializeToString()
-        for o in openings
-    ]
-    listed = [
-        dealer_pb2.DealRequest(
-            items=[dealer_pb2.DealItem(kind=item.kind, count=item.count) for item in request.items]
-        ).SerializeToString()
-        for request in requests
-        if request.items
-    ]
-    assert sorted(messages) == sorted(named + listed)
+    (session,) = {dealer_pb2.DealRequest.FromString(content).session_id for content in messages}
+    plan = session_plan(seen.spec.engine, QUERIES, CLASSES, PARTIES)
+    # Byte for byte, so that nothing is hidden in fields that the dealer does not know.
+    request = dealer_pb2.DealRequest(
+        session_id=session, parties=seen.parties, plan=plans.to_wire(plan)
+    )
+    assert messages == [request.SerializeToString()] * PARTIES
+    if isinstance(seen.spec.engine, StockArgmax):
+        assert {item.kind for item in plan if isinstance(item, Triples)} == set(TripleKind)
+    else:
+        assert all(isinstance(item, Level) for item in plan)
 
 
 def test_the_client_hears_labels_cost_and_progress(seen: Observation) -> None:
@@ -250,6 +327,7 @@ def test_a_share_is_at_its_agent_and_its_party_only(seen: Observation) -> None:
                 needles.add_bytes(name, share.seed)
             else:
                 needles.add_matrix(name, truth.expanded(rank))
+                needles.add_packed(name, truth.expanded(rank), seen.ring_bits)
             expected[name] = {(agent, SENT), (f"party-{rank}", RECEIVED)}
         assert [rank for rank, share in enumerate(truth.shares) if share.packed] == [truth.explicit]
     assert whereabouts(needles, seen) == expected
@@ -260,14 +338,17 @@ def test_what_parties_compute_from_their_shares_stays_with_them(seen: Observatio
     """Expanded seeds, and a party's share of the total, are on no wire, in no log and no file."""
     needles = Needles()
     for rank in range(PARTIES):
-        expanded = {name: truth.expanded(rank) for name, truth in seen.truths.items()}
-        total = np.sum(list(expanded.values()), axis=0)
-        needles.add_matrix(f"share of the total at {rank}", total)
+        shares = {name: truth.expanded(rank) for name, truth in seen.truths.items()}
+        total = in_ring(np.sum(list(shares.values()), axis=0), seen)
+        kept = {f"share of the total at {rank}": total}
         order = np.arange(CLASSES - 1, -1, -1) * (rank == 0)
-        needles.add_matrix(f"share in the engine at {rank}", total * CLASSES + order)
-        for name, values in expanded.items():
+        kept[f"share in the stock engine at {rank}"] = in_ring(total * CLASSES + order, seen)
+        for name, values in shares.items():
             if seen.truths[name].shares[rank].seed:
-                needles.add_matrix(f"expansion for {name} at {rank}", values)
+                kept[f"expansion for {name} at {rank}"] = values
+        for name, matrix in kept.items():
+            needles.add_matrix(name, matrix)
+            needles.add_packed(name, matrix, seen.ring_bits)
     for name in EVERYONE:
         assert found(needles, seen.views[name]) == {}, name
 
@@ -276,14 +357,12 @@ def test_what_the_committee_exchanges_in_private_is_at_both_ends_only(seen: Obse
     """The dealer's seeds, those of the zero sharing between neighbours, and label shares."""
     needles, expected = Needles(), {}
     for rank, party in enumerate(PARTY_NAMES):
-        answers = seen.views[party].passed(RECEIVED, "DealerService/Deal")
-        grants = [dealer_pb2.DealResponse.FromString(content).grant for content in answers]
-        (dealt,) = {grant.seed for grant in grants if grant.seed}
+        seed = grant(seen.views[party]).seed
         (zero,) = {frame.hello.zero_seed for frame in frames(seen.views[party], SENT)} - {b""}
         (label_share,) = label_shares(seen.views[party])
         after = PARTY_NAMES[(rank + 1) % PARTIES]
         for name, content, ends in (
-            ("dealt seed", dealt, {("dealer", SENT), (party, RECEIVED)}),
+            ("dealt seed", seed, {("dealer", SENT), (party, RECEIVED)}),
             ("zero seed", zero, {(party, SENT), (after, RECEIVED)}),
             (
                 "label share",
@@ -313,72 +392,202 @@ def test_no_private_key_is_anywhere(seen: Observation) -> None:
     assert needles.find(files[0].read_bytes()) == {files[0].parent.name, "any key"}
 
 
-# What a party receives looks like noise
+# What the parties open
 
 
 @pytest.mark.parametrize("name", PARTY_NAMES)
-def test_what_the_parties_open_holds_no_secret(
-    seen: Observation, secrets: Needles, labels: Needles, name: str
+def test_parties_exchange_what_they_open_and_nothing_else(
+    seen: Observation, openings: list[Opening], name: str
 ) -> None:
-    """Frames add up to openings, by sum or by xor, at every party: they must still be masked."""
-    by_sequence: dict[int, list[npt.NDArray[np.uint64]]] = {}
-    # The same frame goes to all peers, so of what was sent one of each sequence is enough.
-    own = {frame.sequence: frame for frame in frames(seen.views[name], SENT) if frame.payload}
-    for frame in [*own.values(), *frames(seen.views[name], RECEIVED)]:
-        if frame.payload:
-            words = np.frombuffer(frame.payload, dtype="<u8")
-            by_sequence.setdefault(frame.sequence, []).append(words)
-    assert {len(one) for one in by_sequence.values()} == {PARTIES}
-    sums = [np.add.reduce(one).tobytes() for one in by_sequence.values()]
-    xors = [np.bitwise_xor.reduce(one).tobytes() for one in by_sequence.values()]
-    for opened in (b"".join(sums), b"".join(xors)):
-        assert secrets.find(opened) | labels.find(opened) == set()
+    """Each sends the same to all; every byte of it is a share of an opening, in a known place."""
+    own = payloads(seen.views[name], SENT)
+    others = [payloads(seen.views[other], SENT) for other in PARTY_NAMES if other != name]
+    assert len(frames(seen.views[name], SENT)) == (len(own) + 1) * (PARTIES - 1), "and a hello"
+    came = payloads(seen.views[name], RECEIVED)
+    sent = [payload for exchange in zip(*others, strict=True) for payload in exchange]
+    assert sorted(came) == sorted(sent)
+    # No room is left beside the openings, but for words in which the stock engine opens bits.
+    rank = PARTY_NAMES.index(name)
+    sizes = [
+        8 * opening.shares[rank].size
+        if opening.what == "bit"
+        else ring.planes_size(opening.shares[rank].size, opening.bits)
+        for opening in openings
+    ]
+    assert sum(map(len, own)) == sum(sizes)
+    for opening in openings:
+        assert opening.shares[rank].max() < 1 << opening.bits
+
+
+def test_openings_are_what_they_are_said_to_be(
+    seen: Observation, openings: list[Opening], secrets: Needles
+) -> None:
+    """Who knows all masks takes them off; else that a search finds nothing would mean nothing."""
+    if isinstance(seen.spec.engine, StockArgmax):
+        assert {opening.what for opening in openings} == {"product", "conjunction", "bit"}
+        return
+    values, tags = seen.noisy_total().T, np.arange(CLASSES)[:, None].repeat(QUERIES, axis=1)
+    whats = []
+    for level, opened in opened_by_level(seen):
+        assert level is not None
+        unmasked = {one.what: one.without(range(PARTIES)) for one in opened}
+        whats += list(unmasked)
+        contestants = grouped(values, level, -(1 << (level.bits - 2)))
+        labels = grouped(tags, level, 0)
+        wins = wins_of(contestants)
+        assert np.array_equal(ring.signed(unmasked["totals"], level.bits), contestants)
+        if level.labelled:
+            assert np.array_equal(unmasked["labels"], labels)
+        assert np.array_equal(unmasked["wins"], wins)
+        totals = opened[0]
+        public = digits(differences(totals.opened, level), level)
+        rho = digits(differences(np.add.reduce(totals.masks), level), level)
+        less = [x < y for x, y in zip(public, rho, strict=True)]
+        equal = [x == y for x, y in zip(public, rho, strict=True)]
+        assert np.array_equal(unmasked["comparisons"], np.stack([*less, *equal[:-1]]))
+        winner = wins.argmax(axis=0)[None]
+        values = np.take_along_axis(contestants, winner, axis=0).reshape(-1, QUERIES)
+        tags = np.take_along_axis(labels, winner, axis=0).reshape(-1, QUERIES)
+    assert np.array_equal(tags[0], seen.labels)
+    if seen.spec.engine.groups:
+        assert whats == ["totals", "comparisons", "wins", "totals", "labels", "comparisons", "wins"]
+    else:
+        assert whats == ["totals", "comparisons", "wins"]
+        hits = secrets.find(b"".join(readings(openings[0].without(range(PARTIES)), openings[0])))
+        assert {"noisy total", "differences"} <= hits
+
+
+@pytest.mark.parametrize("honest", range(PARTIES))
+def test_what_the_parties_open_holds_no_secret(
+    openings: list[Opening], secrets: Needles, labels: Needles, honest: int
+) -> None:
+    """Shares add up to openings, by sum or by xor; all but one party's masks come off."""
+    others = [rank for rank in range(PARTIES) if rank != honest]
+    read = [replace(opening, by_xor=by_xor) for opening in openings for by_xor in (True, False)]
+    hay = b"".join(
+        content
+        for one in read
+        for values in (one.opened, one.without(others))
+        for content in readings(values, one)
+    )
+    assert secrets.find(hay) | labels.find(hay) == set()
+
+
+@pytest.mark.parametrize("honest", range(PARTIES))
+def test_what_the_parties_open_is_uniform_under_one_partys_masks(
+    openings: list[Opening], honest: int
+) -> None:
+    """False alarms below 1e-6 for all parties and all ways together."""
+    others = [rank for rank in range(PARTIES) if rank != honest]
+    kinds = {opening.what for opening in openings}
+    limit = FALSE_ALARM / (2 * len(kinds) * PARTIES * len(WAYS))
+    for kind in sorted(kinds):
+        chosen = [opening for opening in openings if opening.what == kind]
+        for values in ([one.opened for one in chosen], [one.without(others) for one in chosen]):
+            packed = [ring.pack(v.reshape(-1), o.bits) for v, o in zip(values, chosen, strict=True)]
+            assert uniform_p_value(b"".join(packed)) > limit, kind
+
+
+def test_what_the_parties_open_would_not_look_uniform_without_masks(
+    openings: list[Opening],
+) -> None:
+    for kind in sorted({opening.what for opening in openings}):
+        chosen = [opening for opening in openings if opening.what == kind]
+        bare = [ring.pack(one.without(range(PARTIES)).reshape(-1), one.bits) for one in chosen]
+        assert uniform_p_value(b"".join(bare)) < FALSE_ALARM, kind
+
+
+def readings(values: Words, opening: Opening) -> Iterator[bytes]:
+    """Opened values in the forms in which a search can find a secret in them."""
+    orders = [values, np.moveaxis(values, -1, 0)] if values.ndim > 1 else [values]
+    if opening.what == "totals":
+        upper, lower = pair_indices(len(values))
+        pairs = values[upper] - values[lower]
+        orders += [pairs, pairs.T]
+    for order in orders:
+        flat = np.ascontiguousarray(order).reshape(-1)
+        yield flat.tobytes()
+        yield ring.signed(flat, opening.bits).tobytes()
+        yield ring.pack(flat, opening.bits)
+        yield ring.pack_planes(flat, opening.bits)
+
+
+def grouped(values: Matrix, level: Level, absent: int) -> Matrix:
+    """Contestants by place; each group's rows lie side by side, and what is missing is absent."""
+    groups = level.vectors // QUERIES
+    filler = np.full((groups * level.group - len(values), QUERIES), absent)
+    whole = np.concatenate([values, filler]).reshape(groups, level.group, QUERIES)
+    return np.concatenate(list(whole), axis=1)
+
+
+def wins_of(values: Matrix) -> Matrix:
+    """How many others each contestant beats; of equals the first beats the second."""
+    wins = np.zeros(values.shape, dtype=np.int64)
+    for first, second in combinations(range(len(values)), 2):
+        beats = values[first] >= values[second]
+        wins[first] += beats
+        wins[second] += ~beats
+    return wins
+
+
+def in_ring(values: Matrix, seen: Observation) -> Matrix:
+    """Representatives around zero."""
+    return ring.signed(values.view(np.uint64), seen.ring_bits)
+
+
+# What a role receives looks like noise
 
 
 @pytest.mark.parametrize("name", [*PARTY_NAMES, "coordinator"])
-def test_what_a_role_receives_of_shares_is_uniform(seen: Observation, name: str) -> None:
+def test_what_a_role_receives_of_shares_is_uniform(
+    seen: Observation, openings: list[Opening], name: str
+) -> None:
     """Residuals, seeds, openings, corrections, label shares: false alarms below 1e-6 in all."""
-    samples = shares_received(seen.views[name])
-    assert len(samples) >= (4 if name != "coordinator" else 1)
-    limit = FALSE_ALARM / (len(samples) * (PARTIES + 1))
+    samples = shares_received(seen.views[name], openings)
+    assert len(samples) >= (5 if name != "coordinator" else 1)
+    assert ("corrections" in samples) == (name == PARTY_NAMES[-1])
+    limit = FALSE_ALARM / (len(samples) * (PARTIES + 1) * len(WAYS))
     for what, data in samples.items():
         assert uniform_p_value(data) > limit, what
 
 
-def test_a_ballot_among_the_shares_would_not_look_uniform(seen: Observation) -> None:
-    party, truth = seen.views["party-0"], seen.truths["agent-0"]
-    for what, data in shares_received(party).items():
-        if len(data) < truth.noisy.nbytes:
+def test_a_ballot_among_the_shares_would_not_look_uniform(
+    seen: Observation, openings: list[Opening]
+) -> None:
+    party, truth = seen.views[PARTY_NAMES[-1]], seen.truths["agent-0"]
+    ballot = ring.pack(truth.noisy.view(np.uint64), seen.ring_bits)
+    tried = set()
+    for what, data in shares_received(party, openings).items():
+        if len(data) < len(ballot):
             continue
-        planted = truth.noisy.tobytes() + data[truth.noisy.nbytes :]
-        small = planted[: 8 * truth.noisy.nbytes]
-        assert uniform_p_value(small) < FALSE_ALARM, what
+        planted = ballot + data[len(ballot) :]
+        assert uniform_p_value(planted[: 4 * len(ballot)]) < FALSE_ALARM, what
+        tried.add(what)
+    assert tried >= {"residuals", "corrections"} and len(tried) >= 4
 
 
-def shares_received(view: View) -> dict[str, bytes]:
-    """All that must look random in what a role received, by kind; single bits packed."""
+def shares_received(view: View, openings: Sequence[Opening]) -> dict[str, bytes]:
+    """All that must look random in what a role received, by kind; bits that count, packed."""
     samples: dict[str, bytes] = {}
     uploads = [
         party_pb2.SubmitSharesRequest.FromString(content)
         for content in view.passed(RECEIVED, "PartyService/SubmitShares")
     ]
     samples["residuals"] = b"".join(upload.packed for upload in uploads)
-    payloads = [frame.payload for frame in frames(view, RECEIVED) if frame.payload]
-    bits = [payload for payload in payloads if np.frombuffer(payload, "<u8").max() <= 1]
-    samples["openings"] = b"".join(payload for payload in payloads if payload not in bits)
-    opened = np.frombuffer(b"".join(bits), "<u8").astype(np.uint8)
-    samples["opened bits"] = np.packbits(opened).tobytes()
-    answers = [
-        dealer_pb2.DealResponse.FromString(content)
-        for content in view.passed(RECEIVED, "DealerService/Deal")
-    ]
-    samples["corrections"] = b"".join(answer.correction.words for answer in answers)
+    if view.name in PARTY_NAMES:
+        others = [rank for rank, name in enumerate(PARTY_NAMES) if name != view.name]
+        for opening in openings:
+            shares = [ring.pack(opening.shares[rank].reshape(-1), opening.bits) for rank in others]
+            what = f"shares of {opening.what}"
+            samples[what] = samples.get(what, b"") + b"".join(shares)
+    samples["corrections"] = corrections(view)
     seeds = [upload.header.seed for upload in uploads]
-    seeds += [answer.grant.seed for answer in answers]
+    seeds += [one.grant.seed for one in dealt(view)]
     seeds += [frame.hello.zero_seed for frame in frames(view, RECEIVED)]
     samples["seeds"] = b"".join(seeds)
     if view.name == "coordinator":
-        samples["label shares"] = b"".join(shares.tobytes() for shares in label_shares(view))
+        shares = [share.astype(np.uint64) for share in label_shares(view)]
+        samples["label shares"] = b"".join(ring.pack(share, LABEL_BITS) for share in shares)
     return {what: data for what, data in samples.items() if data}
 
 
@@ -397,7 +606,7 @@ def frames(view: View, direction: str) -> list[party_pb2.PeerFrame]:
     return [party_pb2.ExchangeRequest.FromString(content).frame for content in contents]
 
 
-def label_shares(view: View) -> list[npt.NDArray[np.uint64]]:
+def label_shares(view: View) -> list[npt.NDArray[np.uint16]]:
     """The label shares that a party sent, or that the coordinator received."""
     direction = RECEIVED if view.name == "coordinator" else SENT
     answers = [
@@ -406,7 +615,7 @@ def label_shares(view: View) -> list[npt.NDArray[np.uint64]]:
         if content
     ]
     return [
-        np.frombuffer(answer.shares.shares, dtype="<u8")
+        np.frombuffer(answer.shares.shares, dtype="<u2")
         for answer in answers
         if answer.HasField("shares")
     ]
@@ -414,8 +623,6 @@ def label_shares(view: View) -> list[npt.NDArray[np.uint64]]:
 
 # The search finds what is there
 
-
-Matrix = npt.NDArray[np.int64]
 
 LEAKS: dict[str, Callable[[Matrix], bytes]] = {
     "array": lambda rows: rows.tobytes(),
@@ -435,6 +642,14 @@ LEAKS: dict[str, Callable[[Matrix], bytes]] = {
     "base64": lambda rows: base64.b64encode(b"?" + rows.tobytes()),
     "base64 for addresses": lambda rows: base64.urlsafe_b64encode(rows.astype("<i4").tobytes()),
 }
+# Packed modulo a power of two, as shares and openings are.
+PACKED_LEAKS: dict[str, Callable[[Matrix, int], bytes]] = {
+    "a share": lambda rows, bits: ring.pack(rows.view(np.uint64), bits),
+    "a share's end": lambda rows, bits: ring.pack(rows.view(np.uint64), bits)[-len(rows) * bits :],
+    "an opening": lambda rows, bits: ring.pack_planes(rows.T.copy().view(np.uint64), bits),
+    "an opening by row": lambda rows, bits: ring.pack_planes(rows.view(np.uint64), bits),
+    "one class opened": lambda rows, bits: ring.pack_planes(rows[:, 3].copy().view("u8"), bits),
+}
 
 
 @pytest.mark.parametrize("form", LEAKS)
@@ -453,6 +668,28 @@ def test_a_secret_planted_in_a_partys_view_is_found(
         assert name in secrets.find(log + LEAKS[form](matrix) + log)
 
 
+@pytest.mark.parametrize("form", PACKED_LEAKS)
+def test_a_secret_that_is_packed_like_a_share_is_found(
+    seen: Observation, secrets: Needles, form: str
+) -> None:
+    truth, log = seen.truths["agent-2"], seen.views["party-1"].log
+    total = seen.noisy_total()
+    upper, lower = pair_indices(CLASSES)
+    planted = {
+        "ballot of agent-2": (truth.ballot, seen.ring_bits),
+        "noisy ballot of agent-2": (truth.noisy, seen.ring_bits),
+        "noisy total": (total, seen.ring_bits),
+        "differences": (total[:, upper] - total[:, lower], seen.ring_bits),
+        "wins": (wins_of(total.T).T.copy(), LABEL_BITS),
+        "comparisons": ((total[:, upper] >= total[:, lower]).astype(np.int64), 1),
+    }
+    for name, (matrix, bits) in planted.items():
+        if form == "an opening by row" and bits < 8:
+            # Of these, bits are looked for by class alone.
+            continue
+        assert name in secrets.find(log + PACKED_LEAKS[form](matrix, bits) + log)
+
+
 @pytest.mark.parametrize("form", [form for form in LEAKS if form != "array by class"])
 def test_labels_planted_in_a_partys_view_are_found(
     seen: Observation, labels: Needles, form: str
@@ -460,6 +697,12 @@ def test_labels_planted_in_a_partys_view_are_found(
     # A row is a piece here: of the labels, less than that is not looked for.
     pieces = np.tile(seen.labels.reshape(-1, LABELS_IN_A_PIECE), (2, 1))
     assert labels.find(seen.views["party-1"].log + LEAKS[form](pieces)) == {"labels"}
+
+
+def test_labels_that_are_packed_like_shares_are_found(seen: Observation, labels: Needles) -> None:
+    words, log = seen.labels.astype(np.uint64), seen.views["party-1"].log
+    assert labels.find(log + ring.pack(words, LABEL_BITS)) == {"labels"}
+    assert labels.find(log + ring.pack_planes(words, LABEL_BITS)) == {"labels"}
 
 
 @pytest.mark.parametrize("encode", [bytes, bytes.hex, base64.b64encode, base64.urlsafe_b64encode])
@@ -487,3 +730,5 @@ def test_every_binary_form_of_a_row_is_found_at_every_offset(
 def test_a_plain_matrix_is_refused_rather_than_not_found() -> None:
     with pytest.raises(ValueError, match="too plain"):
         Needles().add_matrix("zeros", np.zeros((3, 10), dtype=np.int64))
+    with pytest.raises(ValueError, match="too plain"):
+        Needles().add_packed("zeros", np.zeros((16, 10), dtype=np.int64), 20)

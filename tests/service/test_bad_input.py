@@ -19,6 +19,7 @@ import pytest
 
 from aggregator import admission
 from mpc_vote import rpc, wire
+from mpc_vote.argmax.engines import EngineName
 from mpc_vote.client import AsyncLabelClient, Plan
 from mpc_vote.cluster import free_ports
 from mpc_vote.data.partition import save_part
@@ -113,6 +114,7 @@ BAD_REQUESTS: dict[str, tuple[list[label_pb2.RequestLabelsRequest], str, str]] =
     "sigma not a number": (request({**GOOD, "sigma": math.nan}, ROW), "SIGMA_RANGE", "nan"),
     "infinite sigma": (request({**GOOD, "sigma": math.inf}, ROW), "SIGMA_RANGE", "inf"),
     "sigma of no ring": (request({**GOOD, "sigma": 1e9}, ROW), "SPEC_INVALID", "lower sigma"),
+    "sigma of no number": (request({**GOOD, "sigma": 1e300}, ROW), "SPEC_INVALID", "at most 2^40"),
     "sigma below the service's": (
         request({**GOOD, "sigma": 1e-7}, ROW),
         "SIGMA_BELOW_POLICY",
@@ -217,7 +219,7 @@ def test_agents_that_offer_no_known_ballot_are_not_asked() -> None:
     defaults = admission.Defaults(
         parties=("party-0", "party-1"),
         dealer="dealer",
-        engine=next(iter(admission.MaxMethod)),
+        engine=next(iter(EngineName)),
         sigma=1.0,
         least_sigma=0.0,
         delta=1e-3,
@@ -226,7 +228,7 @@ def test_agents_that_offer_no_known_ballot_are_not_asked() -> None:
         answer_seconds=60,
     )
     with refused(ErrorKind.BALLOT_UNSUPPORTED):
-        admission.make_spec(label_pb2.LabelPlan(**GOOD), ROW, {"odd": offer}, defaults)
+        admission.make_spec(label_pb2.LabelPlan(**GOOD), ROW, {"odd": offer}, defaults, 0.0)
 
 
 # What our own client refuses before anything is sent

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import os
-import secrets
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc
@@ -22,154 +20,26 @@ import numpy as np
 import pytest
 
 from aggregator.peers import PeerChannel, PeerServicer
-from mpc_vote import ballots, rpc
-from mpc_vote.errors import VoteError
+from mpc_vote import rpc
 from mpc_vote.identity import Identity, Role
 from mpc_vote.proto.mpcvote.v1 import common_pb2, party_pb2, party_pb2_grpc
-from mpc_vote.sharing import Share, split
-from mpc_vote.spec import Spec
-from tests.service.support import QUIET, SECONDS, Labels, Service, error_of, until
-
-AGENTS = ("ann", "ben", "cat")
-CLASSES = 3
-ROWS = 9
-QUORUM = 2
-
-Holdings = list[party_pb2.Holding]
-
-
-@dataclasses.dataclass
-class Outcome:
-    """What one party answered to an order to aggregate."""
-
-    released: list[party_pb2.LabelShares] = dataclasses.field(default_factory=list)
-    error: VoteError | None = None
-
-
-class Committee:
-    """Live parties, as a coordinator and its agents see them."""
-
-    def __init__(self, service: Service, stubs: Mapping[str, Any]) -> None:
-        self._service = service
-        self.stubs = stubs
-
-    def spec(self, **changes: Any) -> Spec:
-        """A round of one-hot ballots without noise."""
-        message = common_pb2.RoundSpec(
-            round_id=secrets.token_hex(16),
-            queries_digest=bytes(32),
-            queries=ROWS,
-            query_dtype=common_pb2.DTYPE_FLOAT32,
-            query_shape=[2],
-            classes=CLASSES,
-            ballot=common_pb2.BALLOT_KIND_ONE_HOT,
-            fraction_bits=4,
-            sigma=QUIET,
-            roster=[common_pb2.RosterEntry(agent=agent) for agent in AGENTS],
-            quorum=QUORUM,
-            parties=self._service.cluster.party_addresses,
-            dealer="dealer",
-            engine=common_pb2.ENGINE_STOCK_LOG_REDUCTION,
-            ring_bits=64,
-            deadline_unix_ms=int(1000 * (time.time() + 60)),
-        )
-        message.MergeFrom(common_pb2.RoundSpec(**changes))
-        return Spec.seal(message)
-
-    async def open(self, spec: Spec) -> None:
-        """Opens a round at every party."""
-        await asyncio.gather(*(self.open_at(party, spec) for party in self.stubs))
-
-    async def open_at(self, party: str, spec: Spec) -> None:
-        request = party_pb2.OpenRoundRequest(spec=spec.wire)
-        await self.stubs[party].OpenRound(request, timeout=SECONDS)
-
-    async def submit(self, spec: Spec, agent: str, labels: Labels) -> bytes:
-        """An honest agent's ballot, to every party; returns the submission's id."""
-        units = ballots.one_hot(labels, CLASSES, spec.message.fraction_bits)
-        explicit = spec.explicit_rank(agent)
-        shares = split(units, len(self.stubs), explicit, spec.message.ring_bits)
-        submission = os.urandom(16)
-        for party, share in zip(self.stubs, shares, strict=True):
-            await self.send(spec, agent, party, submission, share)
-        return submission
-
-    async def send(
-        self, spec: Spec, agent: str, party: str, submission: bytes, share: Share, **header: Any
-    ) -> None:
-        """One share to one party, with the agent's own certificate."""
-        given = {
-            "round_id": spec.round_id,
-            "spec_digest": spec.digest,
-            "submission_id": submission,
-            "seed": share.seed,
-            **header,
-        }
-        messages = [
-            party_pb2.SubmitSharesRequest(header=party_pb2.SubmissionHeader(**given)),
-            party_pb2.SubmitSharesRequest(packed=share.packed),
-        ]
-        server = Identity(Role.PARTY, party)
-        async with self._service.channel(Identity(Role.AGENT, agent), server) as channel:
-            stub = party_pb2_grpc.PartyServiceStub(channel)
-            await stub.SubmitShares(iter(messages), timeout=SECONDS)
-
-    async def holdings(self, spec: Spec, party: str = "party-0") -> dict[str, bytes]:
-        """Whose shares a party holds."""
-        request = party_pb2.ListHoldingsRequest(round_id=spec.round_id)
-        response = await self.stubs[party].ListHoldings(request, timeout=SECONDS)
-        return {holding.agent: holding.submission_id for holding in response.holdings}
-
-    async def aggregate(self, spec: Spec, sets: Sequence[Mapping[str, bytes]]) -> list[Outcome]:
-        """Orders every party to count its set; one set is for all of them."""
-        each = list(sets) * len(self.stubs) if len(sets) == 1 else list(sets)
-        return await asyncio.gather(
-            *(
-                self.aggregate_at(party, spec, chosen)
-                for party, chosen in zip(self.stubs, each, strict=True)
-            )
-        )
-
-    async def aggregate_at(self, party: str, spec: Spec, chosen: Mapping[str, bytes]) -> Outcome:
-        """Orders one party to count a set."""
-        return await self.order(party, spec, _holdings(chosen))
-
-    async def order(self, party: str, spec: Spec, contributors: Holdings) -> Outcome:
-        request = party_pb2.AggregateRequest(round_id=spec.round_id, contributors=contributors)
-        outcome = Outcome()
-        try:
-            async for response in self.stubs[party].Aggregate(request, timeout=SECONDS):
-                if response.HasField("shares"):
-                    outcome.released.append(response.shares)
-        except grpc.aio.AioRpcError as error:
-            outcome.error = VoteError.from_rpc(error, f"Party {party}")
-        return outcome
-
-
-def _holdings(chosen: Mapping[str, bytes]) -> Holdings:
-    return [party_pb2.Holding(agent=a, submission_id=s) for a, s in sorted(chosen.items())]
-
-
-def labels_of(outcomes: Sequence[Outcome]) -> Labels:
-    """What the released shares add up to."""
-    assert [outcome.error for outcome in outcomes] == [None] * len(outcomes)
-    total = np.zeros(ROWS, dtype=np.uint64)
-    for outcome in outcomes:
-        for part in outcome.released:
-            words = np.frombuffer(part.shares, dtype="<u8")
-            total[part.offset : part.offset + words.size] += words
-    return total.astype(np.int64)
+from mpc_vote.sharing import Share
+from tests.service.committee import (
+    AGENTS,
+    CLASSES,
+    EXPLICIT_BYTES,
+    Committee,
+    holdings_of,
+    labels_of,
+)
+from tests.service.support import SECONDS, Labels, Service, error_of, until
 
 
 @pytest.fixture
 async def committee(service: Service) -> AsyncIterator[Committee]:
-    coordinator = Identity(Role.COORDINATOR, "coordinator")
-    async with contextlib.AsyncExitStack() as stack:
-        stubs = {}
-        for name in service.cluster.party_addresses:
-            channel = service.channel(coordinator, Identity(Role.PARTY, name))
-            stubs[name] = party_pb2_grpc.PartyServiceStub(await stack.enter_async_context(channel))
-        yield Committee(service, stubs)
+    parties = list(service.cluster.party_addresses)
+    async with Committee.reached(service.channel, parties) as reached:
+        yield reached
 
 
 VOTES = {
@@ -177,12 +47,6 @@ VOTES = {
     "ben": np.array([0, 1, 2, 2, 0, 1, 0, 1, 2]),
     "cat": np.array([1, 2, 0, 2, 0, 1, 0, 1, 2]),
 }
-
-
-async def voted(committee: Committee, spec: Spec) -> dict[str, bytes]:
-    """Opens the round and lets everybody vote."""
-    await committee.open(spec)
-    return {agent: await committee.submit(spec, agent, VOTES[agent]) for agent in AGENTS}
 
 
 def expected(agents: Sequence[str]) -> Labels:
@@ -196,7 +60,7 @@ def expected(agents: Sequence[str]) -> Labels:
 async def test_a_round_is_aggregated_once_ever(committee: Committee) -> None:
     """Two sets over the same shares would let their difference be read without noise."""
     spec = committee.spec()
-    held = await voted(committee, spec)
+    held = await committee.voted(spec, VOTES)
     assert (labels_of(await committee.aggregate(spec, [held])) == expected(AGENTS)).all()
     for again in (held, {agent: held[agent] for agent in AGENTS[:2]}):
         for outcome in await committee.aggregate(spec, [again]):
@@ -206,7 +70,7 @@ async def test_a_round_is_aggregated_once_ever(committee: Committee) -> None:
 
 async def test_shares_are_forgotten_when_they_are_counted(committee: Committee) -> None:
     spec = committee.spec()
-    held = await voted(committee, spec)
+    held = await committee.voted(spec, VOTES)
     for party in committee.stubs:
         assert await committee.holdings(spec, party) == held
     labels_of(await committee.aggregate(spec, [held]))
@@ -218,10 +82,9 @@ async def test_shares_are_forgotten_when_they_are_counted(committee: Committee) 
 
 async def test_shares_are_forgotten_when_a_round_is_abandoned(committee: Committee) -> None:
     spec = committee.spec()
-    held = await voted(committee, spec)
-    request = party_pb2.AbandonRoundRequest(round_id=spec.round_id)
-    for party, stub in committee.stubs.items():
-        await stub.AbandonRound(request, timeout=SECONDS)
+    held = await committee.voted(spec, VOTES)
+    await committee.abandon(spec)
+    for party in committee.stubs:
         assert await committee.holdings(spec, party) == {}
         outcome = await committee.aggregate_at(party, spec, held)
         assert outcome.error is not None and not outcome.released
@@ -229,7 +92,7 @@ async def test_shares_are_forgotten_when_a_round_is_abandoned(committee: Committ
 
 async def test_a_finished_round_is_not_opened_again(committee: Committee) -> None:
     spec = committee.spec()
-    held = await voted(committee, spec)
+    held = await committee.voted(spec, VOTES)
     await committee.open(spec)  # while it is open, once more is harmless
     assert await committee.holdings(spec) == held
     labels_of(await committee.aggregate(spec, [held]))
@@ -243,7 +106,7 @@ async def test_a_finished_round_is_not_opened_again(committee: Committee) -> Non
 
 async def test_fewer_than_the_quorum_are_never_counted(committee: Committee) -> None:
     spec = committee.spec()
-    held = await voted(committee, spec)
+    held = await committee.voted(spec, VOTES)
     for few in ({}, {"ann": held["ann"]}):
         for outcome in await committee.aggregate(spec, [few]):
             assert outcome.error is not None and outcome.error.name == "QUORUM_MISSED"
@@ -256,8 +119,8 @@ async def test_fewer_than_the_quorum_are_never_counted(committee: Committee) -> 
 
 async def test_a_quorum_of_one_agent_named_twice_is_no_quorum(committee: Committee) -> None:
     spec = committee.spec()
-    held = await voted(committee, spec)
-    twice = _holdings({"ann": held["ann"]}) * 2
+    held = await committee.voted(spec, VOTES)
+    twice = holdings_of({"ann": held["ann"]}) * 2
     outcome = await committee.order("party-0", spec, twice)
     assert outcome.error is not None and outcome.error.name == "SPEC_INVALID"
     assert not outcome.released
@@ -268,7 +131,7 @@ async def test_contributors_that_a_party_does_not_hold_are_refused(
     committee: Committee, wrong: str
 ) -> None:
     spec = committee.spec()
-    held = await voted(committee, spec)
+    held = await committee.voted(spec, VOTES)
     chosen = {"ann": held["ann"], "ben": held["ben"]}
     chosen |= {"dan": held["cat"]} if wrong == "agent" else {"cat": os.urandom(16)}
     for outcome in await committee.aggregate(spec, [chosen]):
@@ -278,7 +141,7 @@ async def test_contributors_that_a_party_does_not_hold_are_refused(
 
 async def test_parties_that_are_given_different_sets_release_nothing(committee: Committee) -> None:
     spec = committee.spec()
-    held = await voted(committee, spec)
+    held = await committee.voted(spec, VOTES)
     first = {agent: held[agent] for agent in ("ann", "ben")}
     other = {agent: held[agent] for agent in ("ann", "cat")}
     outcomes = await committee.aggregate(spec, [first, other, first])
@@ -328,10 +191,10 @@ async def test_a_share_counts_for_the_agent_of_the_certificate(committee: Commit
     ("agent", "share", "header", "name"),
     [
         # ann's explicit share belongs to party 0, ben's and cat's elsewhere.
-        ("ann", Share(packed=bytes(8 * ROWS * CLASSES - 1)), {}, "SHARES_MALFORMED"),
-        ("ann", Share(packed=bytes(8 * ROWS * CLASSES + 1)), {}, "SHARES_MALFORMED"),
+        ("ann", Share(packed=bytes(EXPLICIT_BYTES - 1)), {}, "SHARES_MALFORMED"),
+        ("ann", Share(packed=bytes(EXPLICIT_BYTES + 1)), {}, "SHARES_MALFORMED"),
         ("ann", Share(seed=bytes(32)), {}, "SHARES_MALFORMED"),
-        ("ben", Share(packed=bytes(8 * ROWS * CLASSES)), {}, "SHARES_MALFORMED"),
+        ("ben", Share(packed=bytes(EXPLICIT_BYTES)), {}, "SHARES_MALFORMED"),
         ("ben", Share(seed=bytes(31)), {}, "SHARES_MALFORMED"),
         ("ben", Share(seed=bytes(32)), {"submission_id": b"short"}, "SHARES_MALFORMED"),
         ("ben", Share(seed=bytes(32)), {"spec_digest": bytes(32)}, "SPEC_MISMATCH"),
@@ -402,10 +265,10 @@ async def test_a_round_obeys_the_coordinator_that_opened_it_alone(
     service: Service, committee: Committee
 ) -> None:
     spec = committee.spec()
-    held = await voted(committee, spec)
+    held = await committee.voted(spec, VOTES)
     other = Identity(Role.COORDINATOR, "usurper")
     async with service.channel(other, Identity(Role.PARTY, "party-0")) as channel:
-        usurper = Committee(service, {"party-0": party_pb2_grpc.PartyServiceStub(channel)})
+        usurper = Committee(service.channel, {"party-0": party_pb2_grpc.PartyServiceStub(channel)})
         assert (await error_of(usurper.holdings(spec))).name == "ROUND_UNKNOWN"
         assert (await error_of(usurper.open_at("party-0", spec))).name == "SPEC_MISMATCH"
         outcome = await usurper.aggregate_at("party-0", spec, held)

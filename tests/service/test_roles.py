@@ -6,7 +6,6 @@ the calls that are meant for it; a server that can't do its work says so.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -30,7 +29,6 @@ from mpc_vote.proto.mpcvote.v1 import (
     agent_pb2,
     agent_pb2_grpc,
     dealer_pb2,
-    dealer_pb2_grpc,
     label_pb2,
     model_pb2,
     party_pb2,
@@ -257,94 +255,6 @@ async def test_an_agent_fetches_only_queries_of_rounds_it_is_on(service: Service
             error = await error_of(stub.FetchQueries(request, timeout=SECONDS))
             assert error.name == "NAME_REFUSED", error.message
         await insider.decline(spec.round_id)
-
-
-@contextlib.asynccontextmanager
-async def dealing(
-    service: Service, party: str, session: str, parties: list[str]
-) -> AsyncIterator[grpc.aio.StreamStreamCall]:
-    """A stream to the dealer that has asked for a grant."""
-    async with service.channel(Identity(Role.PARTY, party), DEALER) as channel:
-        stream = dealer_pb2_grpc.DealerServiceStub(channel).Deal(timeout=SECONDS)
-        opening = dealer_pb2.DealOpening(session_id=session, parties=parties)
-        await stream.write(dealer_pb2.DealRequest(opening=opening))
-        yield stream
-
-
-async def grant(
-    service: Service, party: str, session: str, parties: list[str]
-) -> tuple[bytes, ...]:
-    async with dealing(service, party, session, parties) as stream:
-        response = await stream.read()
-        return response.grant.deal_id, response.grant.seed
-
-
-async def test_each_party_of_a_session_is_dealt_its_own_seed(service: Service) -> None:
-    pair = ["party-0", "party-1"]
-    first = await grant(service, "party-0", "session-own", pair)
-    second = await grant(service, "party-1", "session-own", pair)
-    assert first[0] == second[0], "one deal"
-    assert first[1] != second[1], "a party that knew its peer's seed would know its masks"
-
-
-async def test_the_dealer_deals_once_per_party_and_session(service: Service) -> None:
-    pair = ["party-0", "party-1"]
-    await grant(service, "party-0", "session-once", pair)
-    error = await error_of(grant(service, "party-0", "session-once", pair))
-    assert error.name == "DEAL_SPENT", error.message
-    await grant(service, "party-1", "session-once", pair)
-
-
-async def test_a_party_gets_nothing_of_a_session_it_is_not_in(service: Service) -> None:
-    pair = ["party-0", "party-1"]
-    error = await error_of(grant(service, "party-2", "session-foreign", pair))
-    assert error.name == "NAME_REFUSED", error.message
-    # Nor can it put itself into one that was opened without it.
-    await grant(service, "party-0", "session-foreign", pair)
-    error = await error_of(grant(service, "party-2", "session-foreign", ["party-0", "party-2"]))
-    assert error.name == "DEAL_INVALID", error.message
-
-
-async def test_only_the_last_party_gets_corrections(service: Service) -> None:
-    pair = ["party-0", "party-1"]
-    items = dealer_pb2.DealRequest(
-        items=[dealer_pb2.DealItem(kind=dealer_pb2.ITEM_KIND_PRODUCT, count=4)]
-    )
-    async with dealing(service, "party-0", "session-items", pair) as stream:
-        await stream.read()
-        await stream.write(items)
-        error = await error_of(stream.read())
-        assert error.name == "DEAL_INVALID", error.message
-    async with dealing(service, "party-1", "session-items", pair) as stream:
-        await stream.read()
-        await stream.write(items)
-        assert len((await stream.read()).correction.words) == 4 * 8
-
-
-@pytest.mark.parametrize(
-    ("session", "parties", "items"),
-    [
-        ("", ["party-0", "party-1"], []),
-        ("No Name", ["party-0", "party-1"], []),
-        ("session-alone", ["party-0"], []),
-        ("session-double", ["party-0", "party-0"], []),
-        ("session-kind", ["party-1", "party-0"], [(99, 1)]),
-        ("session-none", ["party-1", "party-0"], [(1, 0)]),
-        ("session-huge", ["party-1", "party-0"], [(1, 2**31)]),
-        ("session-many", ["party-1", "party-0"], [(1, 1)] * 5_000),
-    ],
-)
-async def test_the_dealer_refuses_malformed_requests(
-    service: Service, session: str, parties: list[str], items: list[tuple[int, int]]
-) -> None:
-    async with service.channel(Identity(Role.PARTY, "party-0"), DEALER) as channel:
-        request = dealer_pb2.DealRequest(
-            opening=dealer_pb2.DealOpening(session_id=session, parties=parties),
-            items=[dealer_pb2.DealItem(kind=kind, count=count) for kind, count in items],
-        )
-        stub = dealer_pb2_grpc.DealerServiceStub(channel)
-        error = await error_of(stub.Deal(iter([request]), timeout=SECONDS))
-    assert error.name == "DEAL_INVALID", error.message
 
 
 # Health

@@ -1,0 +1,1102 @@
+"""The dealer, and material that waits before it is used.
+
+Invariants: material is dealt once, for the parties and the plan it was made for, and to each party
+its own part; it is used in the plan's order. A party holds no more ahead than its pool has room
+for, but never waits for room that another round holds. Whatever ends a round gives its room back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aggregator import plans
+from aggregator.deal import DealtMaterial, MaterialPool
+from aggregator.dealer import DealerServicer
+from aggregator.party import PartyServicer
+from aggregator.peers import PeerServicer
+from aggregator.tally import Tally
+from mpc_vote import rpc
+from mpc_vote.argmax.channel import Channel
+from mpc_vote.argmax.engine import Engine, label_bits, session_plan
+from mpc_vote.argmax.engines import EngineName, make_engine
+from mpc_vote.argmax.levels import MAX_BITS, MAX_GROUP, Level
+from mpc_vote.argmax.local import run_committee
+from mpc_vote.argmax.material import Item, Material, Plan, Run
+from mpc_vote.argmax.planner import choose_groups
+from mpc_vote.argmax.rotation import Rotation
+from mpc_vote.argmax.table import MIN_BITS
+from mpc_vote.argmax.triples import TripleKind, Triples
+from mpc_vote.authority import CertificateAuthority
+from mpc_vote.cluster import Cluster, free_ports
+from mpc_vote.csprng import Words
+from mpc_vote.errors import ErrorKind, VoteError
+from mpc_vote.identity import Credentials, Identity, Role
+from mpc_vote.proto.mpcvote.v1 import dealer_pb2, dealer_pb2_grpc, party_pb2, party_pb2_grpc
+from mpc_vote.relay import Relay
+from mpc_vote.spec import MAX_CLASSES, MAX_PARTIES, MAX_QUERIES, Spec
+from tests.service.committee import AGENTS, Committee, holdings_of, labels_of
+from tests.service.support import SECONDS, Group, Labels, error_of, refused, until
+
+DEALER = Identity(Role.DEALER, "dealer")
+PAIR = ["party-0", "party-1"]
+TRIO = ["party-0", "party-1", "party-2"]
+SOON = 0.3
+"""A party's patience where the test is about its end."""
+
+SMALL = Triples(TripleKind.PRODUCT, 500)
+LEVEL = Level(vectors=40, group=5, bits=16, label_bits=3, labelled=False, last=True)
+SMALL_PLAN = Plan((Run((SMALL,), 8),))
+MIXED_PLAN = Plan((Run((SMALL, LEVEL), 2), Run((Triples(TripleKind.BIT, 7),), 1)))
+
+
+# What the tests have to do with
+
+
+class Certificates:
+    """Identities of one authority, made when they are first asked for."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._authority = CertificateAuthority.create(directory / "ca")
+
+    def credentials(self, identity: Identity) -> Credentials:
+        directory = self._directory / identity.role / identity.name
+        if not directory.exists():
+            self._authority.issue(identity, directory, hosts=["localhost"])
+        return Credentials.load(directory)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@dataclass
+class Dealer:
+    """A dealer that serves, and who may call it."""
+
+    certificates: Certificates
+    address: str
+
+    def channel(self, party: str, address: str = "") -> grpc.aio.Channel:
+        caller = self.certificates.credentials(Identity(Role.PARTY, party))
+        return rpc.dial(caller, address or self.address, DEALER)
+
+    @contextlib.asynccontextmanager
+    async def dealt(
+        self, party: str, session: str, parties: Sequence[str], plan: Plan
+    ) -> AsyncIterator[Any]:
+        """A raw call to the dealer."""
+        async with self.channel(party) as channel:
+            request = dealer_pb2.DealRequest(
+                session_id=session, parties=parties, plan=plans.to_wire(plan)
+            )
+            yield dealer_pb2_grpc.DealerServiceStub(channel).Deal(request, timeout=SECONDS)
+
+    async def grant(
+        self, party: str, session: str, parties: Sequence[str], plan: Plan = SMALL_PLAN
+    ) -> tuple[bytes, bytes]:
+        """What a party is granted; the rest is not read."""
+        async with self.dealt(party, session, parties, plan) as call:
+            response = await call.read()
+            return response.grant.deal_id, response.grant.seed
+
+    @contextlib.asynccontextmanager
+    async def material(
+        self,
+        session: str,
+        pool: MaterialPool,
+        plan: Plan = SMALL_PLAN,
+        parties: Sequence[str] = PAIR,
+        rank: int = 1,
+        timeout: float = SECONDS,
+        address: str = "",
+    ) -> AsyncIterator[DealtMaterial]:
+        """A party's side, as a round has it."""
+        async with self.channel(parties[rank], address) as channel:
+            material = await DealtMaterial.open(
+                channel, session, parties, rank, plan, pool, timeout
+            )
+            try:
+                yield material
+            finally:
+                material.close()
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    certificates: Certificates, servicer: dealer_pb2_grpc.DealerServiceServicer
+) -> AsyncIterator[Dealer]:
+    """A dealer with this behaviour."""
+
+    async def nothing_to_check() -> dict[str, bool]:
+        return {}
+
+    services = [(dealer_pb2_grpc.add_DealerServiceServicer_to_server, servicer)]
+    credentials = certificates.credentials(DEALER)
+    server = rpc.Server(credentials, "127.0.0.1:0", services, nothing_to_check)
+    await server.start()
+    try:
+        yield Dealer(certificates, f"127.0.0.1:{server.port}")
+    finally:
+        await server.stop()
+
+
+@pytest.fixture
+async def dealer(certificates: Certificates) -> AsyncIterator[Dealer]:
+    async with serving(certificates, DealerServicer()) as one:
+        yield one
+
+
+class WatchedPool(MaterialPool):
+    """A pool that remembers the most it ever held."""
+
+    peak = 0
+
+    async def reserve(self, size: int, wanted: asyncio.Event) -> None:
+        await super().reserve(size, wanted)
+        self.peak = max(self.peak, self.held)
+
+
+async def taken(material: DealtMaterial, item: Item[Any]) -> Any:
+    """What the engine's thread gets."""
+    return await asyncio.wait_for(asyncio.to_thread(material.take, item), SECONDS)
+
+
+async def holds(pool: MaterialPool, size: int) -> None:
+    """Waits until the pool holds just this much."""
+
+    async def test() -> bool:
+        return pool.held == size
+
+    await until(test, f"{size} bytes wait", step=0.005)
+
+
+async def ready(material: DealtMaterial, items: int) -> None:
+    """Waits until so many items are there to be taken."""
+
+    async def test() -> bool:
+        return material._ready.qsize() >= items
+
+    await until(test, f"{items} items are ready", step=0.005)
+
+
+async def settled() -> None:
+    """Lets everything run that can run without anybody else."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+def part_bytes(plan: Plan) -> int:
+    return sum(item.part_bytes for item in plan)
+
+
+# Material is dealt once, to whom and for what it was made
+
+
+async def test_each_party_of_a_session_is_dealt_its_own_seed(dealer: Dealer) -> None:
+    first = await dealer.grant("party-0", "session", PAIR)
+    second = await dealer.grant("party-1", "session", PAIR)
+    assert first[0] == second[0], "one deal"
+    assert first[1] != second[1], "a party that knew its peer's seed would know its masks"
+    other = await dealer.grant("party-0", "another", PAIR)
+    assert other[0] != first[0] and other[1] != first[1]
+
+
+async def test_the_dealer_deals_once_per_party_and_session(dealer: Dealer) -> None:
+    """Twice the same masks on different values would tell their difference."""
+    for party in PAIR:
+        await dealer.grant(party, "session", PAIR)
+        error = await error_of(dealer.grant(party, "session", PAIR))
+        assert error.name == "DEAL_SPENT", error.message
+        assert party in error.message and "session" in error.message
+
+
+async def test_material_is_spent_by_asking_whether_it_was_read_or_not(dealer: Dealer) -> None:
+    async with dealer.dealt("party-1", "session", PAIR, SMALL_PLAN) as call:
+        await call.read()
+        call.cancel()
+    error = await error_of(dealer.grant("party-1", "session", PAIR))
+    assert error.name == "DEAL_SPENT", error.message
+
+
+async def test_a_party_gets_nothing_of_a_session_it_is_not_in(dealer: Dealer) -> None:
+    error = await error_of(dealer.grant("party-2", "session", PAIR))
+    assert error.name == "NAME_REFUSED", error.message
+    # Nor can it put itself into one that was opened without it.
+    await dealer.grant("party-0", "session", PAIR)
+    error = await error_of(dealer.grant("party-2", "session", ["party-0", "party-2"]))
+    assert error.name == "DEAL_INVALID", error.message
+
+
+OTHER_PARTIES = {
+    "one more": TRIO,
+    "another order": PAIR[::-1],
+    "another party": ["party-2", "party-1"],
+}
+
+
+@pytest.mark.parametrize("case", OTHER_PARTIES)
+async def test_a_session_keeps_its_parties(dealer: Dealer, case: str) -> None:
+    await dealer.grant("party-0", "session", PAIR)
+    error = await error_of(dealer.grant("party-1", "session", OTHER_PARTIES[case]))
+    assert error.name == "DEAL_INVALID" and "other parties" in error.message
+    # The refusal has spent nothing.
+    await dealer.grant("party-1", "session", PAIR)
+
+
+OTHER_PLANS = {
+    "fewer times": Plan((Run(MIXED_PLAN.runs[0].items, 1), MIXED_PLAN.runs[1])),
+    "less": Plan(MIXED_PLAN.runs[:1]),
+    "nothing": Plan(()),
+    "another order": Plan(MIXED_PLAN.runs[::-1]),
+    "another size": Plan((Run((SMALL, LEVEL), 2), Run((Triples(TripleKind.BIT, 8),), 1))),
+    "another kind": Plan((Run((SMALL, LEVEL), 2), Run((Triples(TripleKind.PRODUCT, 7),), 1))),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_PLANS)
+async def test_a_session_keeps_its_plan(dealer: Dealer, case: str) -> None:
+    """Parts that were expanded by different plans would not fit, and masks might meet twice."""
+    await dealer.grant("party-0", "session", PAIR, MIXED_PLAN)
+    error = await error_of(dealer.grant("party-1", "session", PAIR, OTHER_PLANS[case]))
+    assert error.name == "DEAL_INVALID" and "another plan" in error.message
+    await dealer.grant("party-1", "session", PAIR, MIXED_PLAN)
+
+
+@pytest.mark.parametrize("parties", [PAIR, TRIO], ids=["two parties", "three parties"])
+async def test_only_the_last_party_gets_corrections(dealer: Dealer, parties: list[str]) -> None:
+    want = sum(item.correction_bytes for item in MIXED_PLAN)
+    for rank, party in enumerate(parties):
+        async with dealer.dealt(party, "session", parties, MIXED_PLAN) as call:
+            responses = [response async for response in call]
+        kinds = [response.WhichOneof("event") for response in responses]
+        data = b"".join(response.correction.data for response in responses)
+        assert kinds[0] == "grant" and kinds.count("grant") == 1
+        if rank < len(parties) - 1:
+            assert kinds == ["grant"]
+        else:
+            assert len(data) == want
+
+
+def _level(**changes: Any) -> dealer_pb2.DealItem:
+    given = {"vectors": 8, "group": 4, "bits": 16, "label_bits": 2, "last": True, **changes}
+    return dealer_pb2.DealItem(level=dealer_pb2.LevelItem(**given))
+
+
+def _triples(kind: int, count: int) -> dealer_pb2.DealItem:
+    return dealer_pb2.DealItem(triples=dealer_pb2.TripleItem(kind=kind, count=count))
+
+
+def _rotation(rows: int, classes: int) -> dealer_pb2.DealItem:
+    return dealer_pb2.DealItem(rotation=dealer_pb2.RotationItem(rows=rows, classes=classes))
+
+
+def _run(*items: dealer_pb2.DealItem, times: int = 1) -> dealer_pb2.DealRun:
+    return dealer_pb2.DealRun(items=items, times=times)
+
+
+BAD_PLANS: dict[str, list[dealer_pb2.DealRun]] = {
+    "an item of no kind": [_run(dealer_pb2.DealItem())],
+    "triples of no kind": [_run(_triples(0, 1))],
+    "triples of an unknown kind": [_run(_triples(99, 1))],
+    "no triples": [_run(_triples(1, 0))],
+    "too many triples": [_run(_triples(1, plans.MAX_TRIPLES + 1))],
+    "more triples than memory": [_run(_triples(1, 2**32 - 1))],
+    "too many items": [_run(*[_triples(1, 1)] * (plans.MAX_ITEMS + 1))],
+    "too many items in all": [_run(*[_triples(1, 1)] * (plans.MAX_ITEMS // 2 + 1))] * 2,
+    "no times": [_run(_triples(1, 1), times=0)],
+    "too many times": [_run(_triples(1, 1), times=plans.MAX_TIMES + 1)],
+    "no vectors": [_run(_level(vectors=0))],
+    "too many vectors": [_run(_level(vectors=plans.MAX_COMPARISONS // 6 + 1))],
+    "more vectors than memory": [_run(_level(vectors=2**32 - 1, group=2))],
+    "no group": [_run(_level(group=0))],
+    "a group of one": [_run(_level(group=1))],
+    "too large a group": [_run(_level(vectors=1, group=MAX_GROUP + 1))],
+    "too large a group for all": [_run(_level(vectors=3, group=MAX_GROUP))],
+    "too small a ring": [_run(_level(bits=MIN_BITS - 1))],
+    "too large a ring": [_run(_level(bits=MAX_BITS + 1))],
+    "no label bits": [_run(_level(label_bits=0))],
+    "too many label bits": [_run(_level(label_bits=plans.MAX_LABEL_BITS + 1))],
+    "no rows": [_run(_rotation(0, 10))],
+    "too many rows": [_run(_rotation(plans.MAX_TRIPLES // 16 + 1, 10))],
+    "one class": [_run(_rotation(1, 1))],
+    "no class": [_run(_rotation(1, 0))],
+    "too many classes": [_run(_rotation(1, MAX_CLASSES + 1))],
+    "a bad item after a good one": [_run(_level(), _triples(1, 0))],
+    "a bad run after a good one": [_run(_level()), _run(_level(), times=0)],
+}
+
+
+@pytest.mark.parametrize("case", BAD_PLANS)
+async def test_the_dealer_refuses_plans_it_could_not_make(dealer: Dealer, case: str) -> None:
+    async with dealer.channel("party-0") as channel:
+        stub = dealer_pb2_grpc.DealerServiceStub(channel)
+        request = dealer_pb2.DealRequest(session_id="s", parties=PAIR, plan=BAD_PLANS[case])
+        error = await error_of(stub.Deal(request, timeout=SECONDS))
+    assert error.name == "DEAL_INVALID", error.message
+    # Nothing was kept of it: the session is still free.
+    await dealer.grant("party-0", "s", PAIR)
+
+
+@pytest.mark.parametrize(
+    ("session", "parties"),
+    [
+        ("", PAIR),
+        ("No Name", PAIR),
+        ("session", []),
+        ("session", ["party-0"]),
+        ("session", ["party-0", "party-0"]),
+        ("session", [f"party-{rank}" for rank in range(MAX_PARTIES + 1)]),
+    ],
+)
+async def test_the_dealer_refuses_malformed_requests(
+    dealer: Dealer, session: str, parties: list[str]
+) -> None:
+    error = await error_of(dealer.grant("party-0", session, parties))
+    assert error.name == "DEAL_INVALID", error.message
+
+
+# Plans on the wire
+
+
+LARGEST: dict[str, Level | Triples | Rotation] = {
+    "triples": Triples(TripleKind.CONJUNCTION, plans.MAX_TRIPLES),
+    "one pair": Level(plans.MAX_COMPARISONS, 2, MAX_BITS, plans.MAX_LABEL_BITS, True, False),
+    "one vector": Level(1, MAX_GROUP, MIN_BITS, 1, False, True),
+    "a rotation": Rotation(plans.MAX_TRIPLES // 1_024, MAX_CLASSES),
+}
+
+
+@pytest.mark.parametrize("case", LARGEST)
+def test_items_at_the_edge_of_what_is_allowed_are_allowed(case: str) -> None:
+    plan = Plan((Run((LARGEST[case],), plans.MAX_TIMES),))
+    assert plans.from_wire(plans.to_wire(plan)) == plan
+
+
+def test_as_many_items_as_are_allowed_are_allowed() -> None:
+    plan = Plan((Run((SMALL,) * plans.MAX_ITEMS, 1),))
+    assert plans.from_wire(plans.to_wire(plan)) == plan
+
+
+def test_a_bad_plan_is_refused_wherever_it_is_read() -> None:
+    for case, runs in BAD_PLANS.items():
+        with pytest.raises(VoteError) as caught:
+            plans.from_wire(runs)
+        assert caught.value.kind is ErrorKind.DEAL_INVALID, case
+
+
+levels = st.builds(
+    Level,
+    vectors=st.integers(1, 100),
+    group=st.integers(2, 30),
+    bits=st.integers(MIN_BITS, MAX_BITS),
+    label_bits=st.integers(1, plans.MAX_LABEL_BITS),
+    labelled=st.booleans(),
+    last=st.booleans(),
+)
+triples = st.builds(
+    Triples, kind=st.sampled_from(TripleKind), count=st.integers(1, plans.MAX_TRIPLES)
+)
+rotations = st.builds(Rotation, rows=st.integers(1, 100), classes=st.integers(2, MAX_CLASSES))
+runs = st.builds(
+    Run,
+    items=st.lists(levels | triples | rotations, max_size=8).map(tuple),
+    times=st.integers(1, plans.MAX_TIMES),
+)
+
+
+@given(st.lists(runs, max_size=5))
+def test_plans_come_through_the_wire_as_they_are(given_runs: list[Run]) -> None:
+    plan = Plan(tuple(given_runs))
+    sent = [run.SerializeToString() for run in plans.to_wire(plan)]
+    assert plans.from_wire(map(dealer_pb2.DealRun.FromString, sent)) == plan
+
+
+SHAPES = {
+    "many rows of few classes": (MAX_QUERIES * MAX_CLASSES, 2),
+    "many rows of ten classes": (MAX_QUERIES, 10),
+    "many rows of many classes": (MAX_QUERIES, MAX_CLASSES),
+    "one row": (1, 2),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("round_trip", [0.0, 0.1])
+@pytest.mark.parametrize("bits", [MIN_BITS, MAX_BITS])
+def test_the_dealer_takes_the_table_engines_plan_for_every_round_that_can_be_asked_for(
+    shape: str, round_trip: float, bits: int
+) -> None:
+    rows, classes = SHAPES[shape]
+    groups = choose_groups(rows, classes, MAX_PARTIES, round_trip)
+    plan = session_plan(make_engine(EngineName.TABLE, bits, groups), rows, classes, MAX_PARTIES)
+    assert plans.from_wire(plans.to_wire(plan)) == plan
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", [name for name in EngineName if name is not EngineName.TABLE])
+def test_the_dealer_takes_crypten_plans_for_every_round_that_can_be_asked_for(
+    shape: str, name: EngineName
+) -> None:
+    rows, classes = SHAPES[shape]
+    plan = session_plan(make_engine(name, 64), rows, classes, 2)
+    assert plans.from_wire(plans.to_wire(plan)) == plan
+
+
+# Parts that are dealt over the wire fit together
+
+
+ENGINES = [
+    make_engine(EngineName.TABLE, 14),
+    make_engine(EngineName.TABLE, 20, (3, 2)),
+    make_engine(EngineName.LOG_REDUCTION, 64),
+]
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
+@pytest.mark.parametrize("parties", [PAIR, TRIO], ids=["two parties", "three parties"])
+async def test_parties_find_the_winners_with_what_they_are_dealt(
+    dealer: Dealer, engine: Engine, parties: list[str]
+) -> None:
+    rows, classes = 30, 6
+    rng = np.random.default_rng(11)
+    totals = rng.integers(-4, 5, (rows, classes))
+    shares = rng.integers(0, 2**64, (len(parties), rows * classes), dtype=np.uint64)
+    shares[0] = totals.reshape(-1).view(np.uint64) - np.sum(shares[1:], axis=0)
+    plan = session_plan(engine, rows, classes, len(parties))
+    pool = MaterialPool(1 << 26)
+    async with contextlib.AsyncExitStack() as stack:
+        materials = [
+            await stack.enter_async_context(
+                dealer.material("session", pool, plan, parties, rank=rank)
+            )
+            for rank in range(len(parties))
+        ]
+        assert len({material.deal_id for material in materials}) == 1
+
+        def party(channel: Channel, _: Material) -> Words:
+            return engine.run(shares[channel.rank], classes, channel, materials[channel.rank])
+
+        found = await asyncio.to_thread(run_committee, len(parties), party)
+        await holds(pool, 0)
+    labels = np.sum(found, axis=0) & np.uint64((1 << label_bits(classes)) - 1)
+    assert labels.tolist() == totals.argmax(axis=1).tolist()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+async def test_an_item_that_is_not_the_planned_one_is_not_handed_out(
+    dealer: Dealer, rank: int
+) -> None:
+    """An engine that left its plan would unmask with what its peers hold other parts of."""
+    pool = MaterialPool(1 << 26)
+    async with dealer.material("session", pool, MIXED_PLAN, rank=rank) as material:
+        assert (await taken(material, SMALL)).a.size == SMALL.count
+        with refused(ErrorKind.DEAL_INVALID, "left its plan"):
+            await taken(material, SMALL)
+        # It does not find its way back either: what it left out is gone.
+        with refused(ErrorKind.DEAL_INVALID, "left its plan"):
+            await taken(material, LEVEL)
+
+
+async def test_nothing_is_handed_out_after_the_plans_end(dealer: Dealer) -> None:
+    async with dealer.material("session", MaterialPool(1 << 26)) as material:
+        for item in SMALL_PLAN:
+            await taken(material, item)
+        with refused(ErrorKind.DEAL_INVALID, "left its plan"):
+            await taken(material, SMALL)
+
+
+# Dealing ahead
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+async def test_material_comes_without_being_asked_for(dealer: Dealer, rank: int) -> None:
+    pool = MaterialPool(1 << 26)
+    async with dealer.material("session", pool, MIXED_PLAN, rank=rank) as material:
+        await holds(pool, part_bytes(MIXED_PLAN))
+        await asyncio.wait_for(material.ready(), SECONDS)
+        left = part_bytes(MIXED_PLAN)
+        for item in MIXED_PLAN:
+            await taken(material, item)
+            left -= item.part_bytes
+            await holds(pool, left)
+    assert pool.held == 0
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+async def test_no_more_waits_than_the_pool_has_room_for(dealer: Dealer, rank: int) -> None:
+    room = 3 * SMALL.part_bytes + SMALL.part_bytes // 2
+    pool = WatchedPool(room)
+    async with dealer.material("session", pool, rank=rank) as material:
+        await ready(material, 3)
+        await settled()
+        assert pool.held == 3 * SMALL.part_bytes
+        assert material._ready.qsize() == 3
+        # As one is used, one more comes.
+        for left in range(len(list(SMALL_PLAN)), 0, -1):
+            await ready(material, min(3, left))
+            await taken(material, SMALL)
+    assert pool.peak == 3 * SMALL.part_bytes
+    assert pool.held == 0
+
+
+async def test_the_pool_is_shared_by_all_rounds(dealer: Dealer) -> None:
+    pool = WatchedPool(5 * SMALL.part_bytes)
+    async with (
+        dealer.material("first", pool) as first,
+        dealer.material("second", pool) as second,
+    ):
+        await holds(pool, 5 * SMALL.part_bytes)
+        await settled()
+        assert first._held + second._held == pool.held == pool.peak == 5 * SMALL.part_bytes
+        # Room that the first gives back is the second's too.
+        first.close()
+        await ready(second, 5)
+        assert pool.peak == 5 * SMALL.part_bytes
+    assert pool.held == 0
+
+
+async def test_rounds_do_not_wait_for_each_others_room(dealer: Dealer) -> None:
+    """The first holds all room and is in no hurry; the second still gets on, and then the first."""
+    pool = WatchedPool(4 * SMALL.part_bytes)
+    async with dealer.material("first", pool) as first:
+        await ready(first, 4)
+        async with dealer.material("second", pool) as second:
+            await settled()
+            assert second._held == 0
+            for item in SMALL_PLAN:
+                await taken(second, item)
+            assert first._ready.qsize() == 4
+        for item in SMALL_PLAN:
+            await taken(first, item)
+    # One item at a time goes past the limit, and one more that was asked for as it came.
+    assert pool.peak <= 6 * SMALL.part_bytes
+    assert pool.held == 0
+
+
+async def test_two_rounds_at_once_get_through_a_pool_without_room(dealer: Dealer) -> None:
+    """Two parties take two rounds in turns; whichever waits, waits for the dealer alone."""
+    pool = WatchedPool(0)
+    async with contextlib.AsyncExitStack() as stack:
+        rounds = [
+            await stack.enter_async_context(dealer.material(session, pool, rank=rank))
+            for session in ("first", "second")
+            for rank in (0, 1)
+        ]
+        await settled()
+        assert pool.held == 0, "there is no room to deal ahead"
+
+        async def use(material: DealtMaterial) -> None:
+            for item in SMALL_PLAN:
+                await taken(material, item)
+
+        await asyncio.gather(*map(use, rounds))
+        await holds(pool, 0)
+    assert pool.peak <= 2 * len(rounds) * SMALL.part_bytes
+
+
+async def test_an_item_larger_than_the_pool_still_comes(dealer: Dealer) -> None:
+    large = Triples(TripleKind.PRODUCT, 200_000)
+    plan = Plan((Run((SMALL, large, SMALL), 1),))
+    pool = WatchedPool(2 * SMALL.part_bytes)
+    async with dealer.material("session", pool, plan) as material:
+        for item in plan:
+            assert (await taken(material, item)).c.size == item.count
+    assert pool.held == 0
+
+
+# Dealers that fail
+
+
+class FaultyDealer(dealer_pb2_grpc.DealerServiceServicer):
+    """Sends what it is told to, then waits until it is hung up on, or ends."""
+
+    def __init__(self, *responses: dealer_pb2.DealResponse, ends: bool = False) -> None:
+        self._responses = responses
+        self._ends = ends
+        self.left = asyncio.Event()
+
+    @rpc.allowed(Role.PARTY)
+    async def Deal(
+        self, request: dealer_pb2.DealRequest, context: Any
+    ) -> AsyncIterator[dealer_pb2.DealResponse]:
+        try:
+            for response in self._responses:
+                yield response
+            if not self._ends:
+                await asyncio.Event().wait()
+        finally:
+            self.left.set()
+
+
+GRANT = dealer_pb2.DealResponse(grant=dealer_pb2.DealGrant(deal_id=bytes(16), seed=bytes(32)))
+
+
+def correction(size: int) -> dealer_pb2.DealResponse:
+    return dealer_pb2.DealResponse(correction=dealer_pb2.DealCorrection(data=bytes(size)))
+
+
+async def test_a_dealer_that_never_answers_is_late(certificates: Certificates) -> None:
+    pool = MaterialPool(1 << 20)
+    async with serving(certificates, FaultyDealer()) as dealer:
+        with refused(ErrorKind.MATERIAL_LATE, "within 0.3 s", "exchange_seconds"):
+            async with dealer.material("session", pool, timeout=SOON):
+                pass
+    assert pool.held == 0
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [[], [correction(100)], [correction(SMALL.correction_bytes - 1)]],
+    ids=["nothing", "some of it", "all but a byte"],
+)
+async def test_a_dealer_that_stalls_is_late(
+    certificates: Certificates, sent: list[dealer_pb2.DealResponse]
+) -> None:
+    pool = MaterialPool(1 << 20)
+    async with (
+        serving(certificates, FaultyDealer(GRANT, *sent)) as dealer,
+        dealer.material("session", pool, timeout=SOON) as material,
+    ):
+        with refused(ErrorKind.MATERIAL_LATE, "within 0.3 s"):
+            await taken(material, SMALL)
+    assert pool.held == 0
+
+
+async def test_what_a_dealer_sent_before_it_stalled_is_still_used(
+    certificates: Certificates,
+) -> None:
+    sent = [GRANT, correction(SMALL.correction_bytes), correction(SMALL.correction_bytes)]
+    async with (
+        serving(certificates, FaultyDealer(*sent)) as dealer,
+        dealer.material("session", MaterialPool(1 << 20), timeout=SOON) as material,
+    ):
+        for _ in range(2):
+            assert (await taken(material, SMALL)).c.size == SMALL.count
+        with refused(ErrorKind.MATERIAL_LATE):
+            await taken(material, SMALL)
+
+
+async def test_parties_that_need_no_correction_need_no_dealer_after_the_grant(
+    certificates: Certificates,
+) -> None:
+    async with serving(certificates, FaultyDealer(GRANT)) as dealer:
+        pool = MaterialPool(1 << 26)
+        async with dealer.material("session", pool, rank=0, timeout=SOON) as material:
+            for item in SMALL_PLAN:
+                await taken(material, item)
+
+
+async def test_a_dealer_that_ends_too_early_is_named(certificates: Certificates) -> None:
+    sent = [GRANT, correction(SMALL.correction_bytes), correction(8)]
+    async with (
+        serving(certificates, FaultyDealer(*sent, ends=True)) as dealer,
+        dealer.material("session", MaterialPool(1 << 20)) as material,
+    ):
+        await taken(material, SMALL)
+        with refused(ErrorKind.PARTY_UNREACHABLE, "The dealer", "ended the stream"):
+            await taken(material, SMALL)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        correction(8),
+        dealer_pb2.DealResponse(),
+        dealer_pb2.DealResponse(grant=dealer_pb2.DealGrant(deal_id=bytes(16), seed=bytes(31))),
+        dealer_pb2.DealResponse(grant=dealer_pb2.DealGrant(deal_id=b"", seed=bytes(32))),
+    ],
+    ids=["a correction", "nothing", "a short seed", "no deal"],
+)
+async def test_a_dealer_that_grants_nothing_is_refused(
+    certificates: Certificates, first: dealer_pb2.DealResponse
+) -> None:
+    servicer = FaultyDealer(first)
+    async with serving(certificates, servicer) as dealer:
+        with refused(ErrorKind.DEAL_INVALID, "no grant"):
+            async with dealer.material("session", MaterialPool(1 << 20)):
+                pass
+        await asyncio.wait_for(servicer.left.wait(), SECONDS)
+
+
+async def test_a_dealer_that_dies_is_named(certificates: Certificates) -> None:
+    """Its connection breaks in the middle of the stream: nobody waits for what will not come."""
+    sent = [GRANT, correction(SMALL.correction_bytes), correction(8)]
+    pool = MaterialPool(1 << 20)
+    async with serving(certificates, FaultyDealer(*sent)) as dealer:
+        (port,) = free_ports(1)
+        address = f"127.0.0.1:{port}"
+        async with contextlib.AsyncExitStack() as stack:
+            line = contextlib.AsyncExitStack()
+            await line.enter_async_context(Relay(address, dealer.address).running())
+            material = await stack.enter_async_context(
+                dealer.material("session", pool, address=address)
+            )
+            await ready(material, 1)
+            await line.aclose()
+            await taken(material, SMALL)
+            with refused(ErrorKind.PARTY_UNREACHABLE, "The dealer does not answer"):
+                await taken(material, SMALL)
+    assert pool.held == 0
+
+
+async def test_a_dealer_that_is_stopped_is_named(certificates: Certificates) -> None:
+    """It is told to stop in the middle of a stream."""
+    pool = MaterialPool(1 << 20)
+    async with contextlib.AsyncExitStack() as stack:
+        line = contextlib.AsyncExitStack()
+        dealer = await line.enter_async_context(serving(certificates, FaultyDealer(GRANT)))
+        material = await stack.enter_async_context(dealer.material("session", pool))
+        await line.aclose()
+        with refused(ErrorKind.PARTY_UNREACHABLE, "The dealer"):
+            await taken(material, SMALL)
+    assert pool.held == 0
+
+
+# Closing gives everything back
+
+
+async def _while_the_pool_is_full(material: DealtMaterial, pool: MaterialPool) -> None:
+    await ready(material, 3)
+
+
+async def _before_anything_came(material: DealtMaterial, pool: MaterialPool) -> None:
+    assert pool.held == 0
+
+
+async def _after_some_were_used(material: DealtMaterial, pool: MaterialPool) -> None:
+    for _ in range(4):
+        await taken(material, SMALL)
+
+
+async def _after_a_failure(material: DealtMaterial, pool: MaterialPool) -> None:
+    with refused(ErrorKind.DEAL_INVALID):
+        await taken(material, LEVEL)
+
+
+@pytest.mark.parametrize(
+    "when",
+    [_before_anything_came, _while_the_pool_is_full, _after_some_were_used, _after_a_failure],
+    ids=lambda when: when.__name__.strip("_").replace("_", " "),
+)
+@pytest.mark.parametrize("rank", [0, 1])
+async def test_closing_gives_all_room_back(
+    dealer: Dealer, rank: int, when: Callable[[DealtMaterial, MaterialPool], Any]
+) -> None:
+    pool = MaterialPool(3 * SMALL.part_bytes)
+    async with dealer.material("session", pool, rank=rank) as material:
+        await when(material, pool)
+        material.close()
+        assert pool.held == 0
+        # Nor does anything come later, or go twice.
+        await settled()
+        material.close()
+        assert pool.held == 0
+    async with dealer.material("another", pool, rank=rank) as material:
+        await ready(material, 3)
+        assert pool.held == 3 * SMALL.part_bytes
+    assert pool.held == 0
+
+
+async def test_closing_hangs_up_on_the_dealer(certificates: Certificates) -> None:
+    servicer = FaultyDealer(GRANT)
+    pool = MaterialPool(1 << 20)
+    async with (
+        serving(certificates, servicer) as dealer,
+        dealer.material("session", pool) as material,
+    ):
+        await holds(pool, SMALL.part_bytes)
+        material.close()
+        await asyncio.wait_for(servicer.left.wait(), SECONDS)
+        assert pool.held == 0
+
+
+async def test_an_engine_that_waits_when_its_material_is_closed_is_let_go(
+    certificates: Certificates,
+) -> None:
+    """A count that is given up must not keep a thread until the patience for the dealer ends."""
+    pool = MaterialPool(1 << 20)
+    async with (
+        serving(certificates, FaultyDealer(GRANT)) as dealer,
+        dealer.material("session", pool, timeout=10 * SECONDS) as material,
+    ):
+        waiting = asyncio.create_task(asyncio.to_thread(material.take, SMALL))
+        await asyncio.wait_for(material._wanted.wait(), SECONDS)
+        material.close()
+        with pytest.raises(VoteError):
+            await asyncio.wait_for(waiting, SECONDS)
+        with pytest.raises(VoteError):
+            await taken(material, SMALL)
+    assert pool.held == 0
+
+
+async def test_seeds_are_forgotten_and_never_shown(dealer: Dealer) -> None:
+    async with dealer.material("session", MaterialPool(1 << 20)) as material:
+        seed = material._seed
+        assert len(seed) == 32
+        assert repr(seed) not in repr(material)
+        material.close()
+        assert material._seed == b""
+
+
+# Rounds at parties
+
+
+class Parties:
+    """A whole committee in this process, each party with a server of its own."""
+
+    def __init__(self, certificates: Certificates, servicers: dict[str, PartyServicer]) -> None:
+        self._certificates = certificates
+        self.servicers = servicers
+        self.addresses: dict[str, str] = {}
+
+    @contextlib.asynccontextmanager
+    async def dial(self, caller: Identity, server: Identity) -> AsyncIterator[grpc.aio.Channel]:
+        credentials = self._certificates.credentials(caller)
+        async with rpc.dial(credentials, self.addresses[server.name], server) as channel:
+            yield channel
+
+    @property
+    def pools(self) -> list[MaterialPool]:
+        return [servicer._pool for servicer in self.servicers.values()]
+
+    async def hold(self, size: int) -> None:
+        """Waits until every party holds just this much."""
+        for pool in self.pools:
+            await holds(pool, size)
+
+
+@contextlib.asynccontextmanager
+async def committee_of(
+    dealer: Dealer, directory: Path, pool_bytes: int, seconds: float = SECONDS
+) -> AsyncIterator[tuple[Parties, Committee]]:
+    """Three parties, and a coordinator's way to them."""
+    addresses = {name: f"127.0.0.1:{port}" for name, port in zip(TRIO, free_ports(3), strict=True)}
+    parties = Parties(dealer.certificates, {})
+    parties.addresses = addresses
+    async with contextlib.AsyncExitStack() as stack:
+        for name in TRIO:
+            own = Identity(Role.PARTY, name)
+            peers = {
+                other: await stack.enter_async_context(
+                    parties.dial(own, Identity(Role.PARTY, other))
+                )
+                for other in TRIO
+                if other != name
+            }
+            to_dealer = await stack.enter_async_context(dealer.channel(name))
+            tally = stack.enter_context(contextlib.closing(Tally(directory / name / "party.db")))
+            peer_servicer = PeerServicer()
+            servicer = PartyServicer(
+                name, TRIO, "dealer", tally, peers, peer_servicer, to_dealer, seconds, pool_bytes
+            )
+            parties.servicers[name] = servicer
+            services: list[rpc.Service] = [
+                (party_pb2_grpc.add_PartyServiceServicer_to_server, servicer),
+                (party_pb2_grpc.add_PeerServiceServicer_to_server, peer_servicer),
+            ]
+            credentials = dealer.certificates.credentials(own)
+            server = rpc.Server(credentials, addresses[name], services, servicer.health)
+            await server.start()
+            stack.push_async_callback(server.stop)
+        reached = Committee.reached(parties.dial, TRIO)
+        yield parties, await stack.enter_async_context(reached)
+
+
+MANY = 600
+
+
+def votes(rows: int) -> dict[str, Labels]:
+    rng = np.random.default_rng(rows)
+    return {agent: rng.integers(0, 3, rows) for agent in AGENTS}
+
+
+def winners(cast: dict[str, Labels]) -> Labels:
+    counts = np.sum([np.eye(3, dtype=np.int64)[labels] for labels in cast.values()], axis=0)
+    return np.argmax(counts, axis=1)
+
+
+def needed(spec: Spec) -> int:
+    """Bytes of a party's part of all material of a round."""
+    return part_bytes(session_plan(spec.engine, spec.rows, spec.row_classes, len(TRIO)))
+
+
+async def test_a_rounds_material_waits_before_anybody_has_voted(
+    dealer: Dealer, tmp_path: Path
+) -> None:
+    async with committee_of(dealer, tmp_path, 1 << 26) as (parties, committee):
+        spec = committee.spec(queries=MANY)
+        await committee.open(spec)
+        await parties.hold(needed(spec))
+        cast = votes(MANY)
+        held = {agent: await committee.submit(spec, agent, cast[agent]) for agent in cast}
+        outcomes = await committee.aggregate(spec, [held])
+        assert labels_of(outcomes, MANY).tolist() == winners(cast).tolist()
+        await parties.hold(0)
+
+
+async def test_a_dealer_is_not_missed_once_all_is_dealt(
+    certificates: Certificates, tmp_path: Path
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        line = contextlib.AsyncExitStack()
+        dealer = await line.enter_async_context(serving(certificates, DealerServicer()))
+        parties, committee = await stack.enter_async_context(
+            committee_of(dealer, tmp_path, 1 << 26)
+        )
+        spec = committee.spec(queries=MANY)
+        cast = votes(MANY)
+        held = await committee.voted(spec, cast)
+        await parties.hold(needed(spec))
+        await line.aclose()
+        outcomes = await committee.aggregate(spec, [held])
+        assert labels_of(outcomes, MANY).tolist() == winners(cast).tolist()
+
+
+async def test_an_abandoned_round_gives_its_room_back(dealer: Dealer, tmp_path: Path) -> None:
+    async with committee_of(dealer, tmp_path, 1 << 26) as (parties, committee):
+        early, late = committee.spec(queries=MANY), committee.spec(queries=MANY)
+        # One is abandoned at once, while its material is on the way; one when all of it waits.
+        await committee.open(early)
+        await committee.abandon(early)
+        await parties.hold(0)
+        await committee.open(late)
+        await parties.hold(needed(late))
+        await committee.abandon(late)
+        await parties.hold(0)
+
+
+async def test_a_count_that_is_cancelled_gives_its_room_back(
+    dealer: Dealer, tmp_path: Path
+) -> None:
+    """One party is told to count and waits for the others, until the coordinator hangs up."""
+    async with committee_of(dealer, tmp_path, 1 << 26) as (parties, committee):
+        spec = committee.spec(queries=MANY)
+        held = await committee.voted(spec, votes(MANY))
+        await parties.hold(needed(spec))
+        order = party_pb2.AggregateRequest(round_id=spec.round_id, contributors=holdings_of(held))
+        call = committee.stubs["party-0"].Aggregate(order, timeout=SECONDS)
+
+        async def counting() -> bool:
+            return bool(await committee.holdings(spec, "party-0") == {})
+
+        reading = asyncio.create_task(call.read())
+        await until(counting, "the party has taken the shares")
+        call.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await holds(parties.pools[0], 0)
+        await committee.abandon(spec)
+        await parties.hold(0)
+
+
+async def test_a_count_that_is_cancelled_as_it_is_marked_gives_its_room_back(
+    dealer: Dealer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The party has taken the shares out, and its disk is slow."""
+    marking, marked = threading.Event(), threading.Event()
+
+    def mark_slowly(round_id: str) -> bool:
+        marking.set()
+        return marked.wait(SECONDS)
+
+    async with committee_of(dealer, tmp_path, 1 << 26) as (parties, committee):
+        spec = committee.spec(queries=MANY)
+        held = await committee.voted(spec, votes(MANY))
+        await parties.hold(needed(spec))
+        monkeypatch.setattr(parties.servicers["party-0"]._tally, "aggregate", mark_slowly)
+        order = party_pb2.AggregateRequest(round_id=spec.round_id, contributors=holdings_of(held))
+        call = committee.stubs["party-0"].Aggregate(order, timeout=SECONDS)
+        reading = asyncio.create_task(call.read())
+        assert await asyncio.to_thread(marking.wait, SECONDS)
+        call.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await holds(parties.pools[0], 0)
+        marked.set()
+
+
+async def test_parties_that_disagree_give_their_room_back(dealer: Dealer, tmp_path: Path) -> None:
+    async with committee_of(dealer, tmp_path, 1 << 26) as (parties, committee):
+        spec = committee.spec(queries=MANY)
+        held = await committee.voted(spec, votes(MANY))
+        fewer = {agent: held[agent] for agent in ("ann", "ben")}
+        outcomes = await committee.aggregate(spec, [held, fewer, held])
+        assert not any(outcome.released for outcome in outcomes)
+        await parties.hold(0)
+
+
+async def test_a_round_that_is_not_opened_holds_nothing(dealer: Dealer, tmp_path: Path) -> None:
+    """A party that remembers the round from before it was restarted."""
+    async with committee_of(dealer, tmp_path, 1 << 26) as (parties, committee):
+        spec = committee.spec(queries=MANY)
+        parties.servicers["party-2"]._tally.open(spec.round_id)
+        error = await error_of(committee.open_at("party-2", spec))
+        assert error.name == "ROUND_SPENT", error.message
+        await holds(parties.servicers["party-2"]._pool, 0)
+
+
+async def test_a_dealer_that_stalls_fails_the_count_and_nothing_stays(
+    certificates: Certificates, tmp_path: Path
+) -> None:
+    async with (
+        serving(certificates, FaultyDealer(GRANT)) as dealer,
+        committee_of(dealer, tmp_path, 1 << 26, seconds=2.0) as (parties, committee),
+    ):
+        spec = committee.spec(queries=MANY)
+        held = await committee.voted(spec, votes(MANY))
+        outcomes = await committee.aggregate(spec, [held])
+        assert not any(outcome.released for outcome in outcomes)
+        last = outcomes[-1].error
+        assert last is not None and last.name == "MATERIAL_LATE", last
+        await parties.hold(0)
+
+
+async def test_rounds_side_by_side_are_counted_right_in_a_small_pool(
+    dealer: Dealer, tmp_path: Path
+) -> None:
+    rows, rounds = 300, 3
+    async with committee_of(dealer, tmp_path, 4_096) as (parties, committee):
+        specs = [committee.spec(queries=rows) for _ in range(rounds)]
+        assert needed(specs[0]) > 4_096
+        cast = votes(rows)
+        helds = [await committee.voted(spec, cast) for spec in specs]
+        counts = [committee.aggregate(spec, [h]) for spec, h in zip(specs, helds, strict=True)]
+        for outcomes in await asyncio.gather(*counts):
+            assert labels_of(outcomes, rows).tolist() == winners(cast).tolist()
+        await parties.hold(0)
+
+
+FIELDS = Group(shape=(6,), classes=10, ks={"field-0": 5, "field-1": 7}, spread=3.0, settings={})
+
+
+async def test_a_batch_far_larger_than_the_pool_is_counted_right(tmp_path: Path) -> None:
+    """The service as it is deployed, with as small a pool as can be set."""
+    rows = 4_000
+    queries = FIELDS.queries(rows)
+    agents = FIELDS.write(tmp_path / "private")
+    cluster = Cluster(tmp_path, 3, agents, party_settings={"pool-mib": "1"})
+    cluster.issue()
+    try:
+        cluster.start()
+        await cluster.ready(2 * SECONDS)
+        async with cluster.client() as client:
+            result = await client.label(queries, FIELDS.plan())
+    finally:
+        cluster.stop()
+    assert result.spec is not None
+    assert needed(Spec.parse(result.spec.SerializeToString())) > 4 << 20
+    assert (result.labels == FIELDS.winners(queries)).all()
+    assert math.isfinite(result.cost.mpc_seconds)

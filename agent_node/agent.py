@@ -25,6 +25,7 @@ from agent_node.voter import Ballot, Queries, Voter
 from mpc_vote import rpc, wire
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.noise import SkellamSampler
+from mpc_vote.privacy.mechanisms import Mechanism
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, agent_pb2_grpc, party_pb2, party_pb2_grpc
 from mpc_vote.sharing import Share, split
 from mpc_vote.spec import MAX_QUERY_BYTES, Spec
@@ -58,9 +59,13 @@ class Agent:
         self._parties = {n: party_pb2_grpc.PartyServiceStub(c) for n, c in parties.items()}
         # Rounds that this agent takes part in; the event says that everybody is prepared.
         self._rounds: dict[str, asyncio.Event] = {}
+        # What rounds that it is prepared for will be charged: who is prepared does not back out.
+        self._promised: dict[str, Mechanism] = {}
+        self._promising = asyncio.Lock()
         self._welcomed = False
         self._attending = False
         self._voting = asyncio.Lock()
+        self._saying = asyncio.Lock()
 
     async def health(self) -> Mapping[str, bool]:
         """Whether the coordinator has welcomed the agent on a stream that is still open."""
@@ -133,7 +138,8 @@ class Agent:
             reply = agent_pb2.AttendRequest(declined=declined)
         finally:
             self._rounds.pop(round_id, None)
-        await _say(call, reply)
+            self._promised.pop(round_id, None)
+        await self._say(call, reply)
 
     async def _overload(self, wire_spec: bytes, call: Any) -> None:
         """Declines a round that comes while too many are open."""
@@ -142,7 +148,7 @@ class Agent:
             ErrorKind.POLICY_REFUSED, why=f"{_MAX_ROUNDS_AT_ONCE} rounds are open here"
         )
         declined = agent_pb2.Declined(round_id=round_id, error=busy.name, reason=busy.message)
-        await _say(call, agent_pb2.AttendRequest(declined=declined))
+        await self._say(call, agent_pb2.AttendRequest(declined=declined))
 
     async def _take_part(self, spec: Spec, call: Any) -> int:
         """Prepares without spending; when all are prepared, charges, shares and sends.
@@ -153,10 +159,12 @@ class Agent:
         queries = await self._fetch(spec)
         async with self._voting:
             ballot = await asyncio.to_thread(self._voter.vote, spec, queries)
-        await asyncio.to_thread(self._policy.check_budget, spec)
         await self._check_reach()
+        async with self._promising:
+            await asyncio.to_thread(self._policy.check_budget, spec, dict(self._promised))
+            self._promised[spec.round_id] = spec.mechanism
         prepared = agent_pb2.Prepared(round_id=spec.round_id)
-        await _say(call, agent_pb2.AttendRequest(prepared=prepared))
+        await self._say(call, agent_pb2.AttendRequest(prepared=prepared))
         try:
             go = self._rounds[spec.round_id]
             await asyncio.wait_for(go.wait(), max(0.0, spec.seconds_left()))
@@ -231,11 +239,14 @@ class Agent:
                     raise failure from error
         raise AssertionError("unreachable")
 
+    async def _say(self, call: Any, message: agent_pb2.AttendRequest) -> None:
+        """Tells the coordinator, if it still listens; if not, the session ends and starts anew.
 
-async def _say(call: Any, message: agent_pb2.AttendRequest) -> None:
-    """Tells the coordinator, if it still listens; if not, the session ends and starts anew."""
-    with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
-        await call.write(message)
+        One at a time: a stream that two rounds write to at once is stuck for ever.
+        """
+        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+            async with self._saying:
+                await call.write(message)
 
 
 class _Upload:

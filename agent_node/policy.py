@@ -3,13 +3,14 @@ coordinator's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from agent_node.settings import AgentSettings
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.privacy.ledger import AlreadyCharged, BudgetExhausted, Ledger
-from mpc_vote.privacy.mechanisms import SkellamVote
+from mpc_vote.privacy.mechanisms import Mechanism
 from mpc_vote.spec import KNN_BALLOTS, Spec
 
 
@@ -72,27 +73,30 @@ class Policy:
                 want=mine.min_sigma,
             )
 
-    def check_budget(self, spec: Spec) -> None:
-        """Refuses a round that could not be charged now; nothing is written."""
-        self._in_ledger(self._ledger.check, spec)
+    def check_budget(self, spec: Spec, promised: Mapping[str, Mechanism]) -> None:
+        """Refuses a round that could not be charged after the promised ones; nothing is written."""
+        with self._refusing():
+            self._ledger.check(spec.round_id, spec.mechanism, promised)
 
     def charge(self, spec: Spec) -> None:
         """Writes the spend down; a round that was charged before is not answered again."""
-        self._in_ledger(self._ledger.charge, spec)
+        note = f"{spec.ballot.value}, sigma {spec.message.sigma:g}"
+        with self._refusing():
+            self._ledger.charge(spec.round_id, spec.mechanism, note)
 
-    def _in_ledger(self, action: Callable[[str, SkellamVote], None], spec: Spec) -> None:
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Says why the ledger refuses."""
         try:
-            action(spec.round_id, spec.mechanism)
+            yield
         except AlreadyCharged as error:
             why = "it was answered before, perhaps by this agent before a restart"
             raise VoteError(ErrorKind.POLICY_REFUSED, why=why) from error
         except BudgetExhausted as error:
             raise VoteError(
                 ErrorKind.BUDGET_EXHAUSTED,
-                level=error.level.value,
+                level=error.over.level.value,
                 who=f"agent {self._name}",
-                spent=error.spent,
-                asked=error.asked,
-                limit=error.limit,
-                delta=error.delta,
+                why=error.why,
+                **error.figures,
             ) from error

@@ -164,23 +164,24 @@ class RoundRunner:
         labels, statistics = await self._aggregate(round_, contributors)
         self._round_trip = max(one.round_trip_seconds for one in statistics)
         completed = self._completed(round_, contributors, ballots, statistics)
+        for absence in completed.absences:
+            log.info("round %s went without %s: %s", spec.round_id, absence.agent, absence.reason)
         await asyncio.to_thread(self._archive.complete_round, completed, labels)
         round_.labels = labels
         await round_.tell(Event(completed=completed))
         log.info("round %s complete: %d labels", spec.round_id, labels.size)
 
     def _charge(self, spec: Spec) -> None:
+        note = f"{spec.ballot.value}, sigma {spec.message.sigma:g}"
         try:
-            self._ledger.charge(spec.round_id, spec.mechanism)
+            self._ledger.charge(spec.round_id, spec.mechanism, note)
         except BudgetExhausted as error:
             raise VoteError(
                 ErrorKind.BUDGET_EXHAUSTED,
-                level=error.level.value,
+                level=error.over.level.value,
                 who="the service",
-                spent=error.spent,
-                asked=error.asked,
-                limit=error.limit,
-                delta=error.delta,
+                why=error.why,
+                **error.figures,
             ) from error
 
     async def _collect(self, round_: Round, ballots: Ballots, seconds: float) -> None:
@@ -200,6 +201,11 @@ class RoundRunner:
             if answered >= spec.message.quorum:
                 # An agent that left may come back, but nobody waits for it once there are enough.
                 awaited = [agent for agent in awaited if self._attendance.attends(agent)]
+            elif ballots.started:
+                # One that came back prepares anew. It is needed: others have spent by now.
+                answers = ballots.submitted.keys() | ballots.declined.keys()
+                unanswered = [agent for agent in spec.roster if agent not in answers]
+                awaited += [agent for agent in unanswered if self._attendance.attends(agent)]
             if not awaited or len(spec.roster) - len(ballots.declined) < spec.message.quorum:
                 return
             try:

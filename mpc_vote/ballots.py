@@ -15,6 +15,7 @@ Neighbouring inputs:
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,16 +43,39 @@ class BallotKind(enum.Enum):
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The most that the total over one query moves between neighbours, in units."""
+    """The most that the total over one query moves between neighbours, in units.
+
+    Where they are given, at most `cells` cells move, each by at most `step` units: the shape that
+    the exact account of integer noise needs. Without them only the norms are known.
+    """
 
     l1: int
     l2_squared: int
+    cells: int | None = None
+    step: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("l1", "l2_squared"):
+        for name in ("l1", "l2_squared", "cells", "step"):
             value = getattr(self, name)
+            if value is None and name in ("cells", "step"):
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be a positive integer of units, not {value!r}")
+        if self.cells is None or self.step is None:
+            if self.cells != self.step:
+                raise ValueError("cells and step are known together or not at all")
+        elif self.l1 > self.cells * self.step or self.l2_squared > self.cells * self.step**2:
+            raise ValueError(f"{self.cells} cells that move by {self.step} have smaller norms")
+
+    @classmethod
+    def of_cells(cls, cells: int, step: int) -> Sensitivity:
+        """At most `cells` cells move, each by at most `step` units."""
+        return cls(cells * step, cells * step**2, cells, step)
+
+    def of_maximum(self) -> Sensitivity:
+        """How far the largest total moves: no further than the cell that moves furthest."""
+        least = self.step if self.step is not None else min(self.l1, math.isqrt(self.l2_squared))
+        return Sensitivity.of_cells(1, least)
 
 
 def one_hot(labels: npt.ArrayLike, classes: int, fraction_bits: int) -> IntArray:
@@ -109,18 +133,19 @@ def agent_sensitivity(
     match kind:
         case BallotKind.ONE_HOT:
             # One entry of one vote.
-            return Sensitivity(unit, unit**2)
+            return Sensitivity.of_cells(1, unit)
         case BallotKind.KNN_FREQUENCY:
-            # Floors of non-negative parts of one vote: sum <= 2^f, and l2 <= l1.
+            # Floors of non-negative parts of one vote: sum <= 2^f, and l2 <= l1. How the vote is
+            # spread over cells is the agent's secret, and no spread is known to be the worst.
             return Sensitivity(unit, unit**2)
         case BallotKind.KNN_COUNT:
-            # At most k votes, at worst all for one class, by the agent with the largest k.
+            # At most k votes, by the agent with the largest k; spread as above.
             most = max(_ks(ks)) * unit
             return Sensitivity(most, most**2)
         case BallotKind.MULTI_LABEL:
             # At most tau entries of one vote each.
             cap = _tau(tau)
-            return Sensitivity(cap * unit, cap * unit**2)
+            return Sensitivity.of_cells(cap, unit)
 
 
 def instance_sensitivity(
@@ -131,19 +156,19 @@ def instance_sensitivity(
     match kind:
         case BallotKind.ONE_HOT:
             # The prediction flips: one entry loses a vote, another gains one.
-            return Sensitivity(2 * unit, 2 * unit**2)
+            return Sensitivity.of_cells(2, unit)
         case BallotKind.KNN_FREQUENCY:
             # One neighbour is swapped for another, so two counts move by one, and
             # floor(x + d) - floor(x) <= ceil(d) with d = 2^f / k, largest for the smallest k.
             step = -(-unit // min(_ks(ks)))
-            return Sensitivity(2 * step, 2 * step**2)
+            return Sensitivity.of_cells(2, step)
         case BallotKind.KNN_COUNT:
             # One neighbour is swapped for another: two counts move by one vote, whatever k is.
-            return Sensitivity(2 * unit, 2 * unit**2)
+            return Sensitivity.of_cells(2, unit)
         case BallotKind.MULTI_LABEL:
             # Up to tau attributes of the old ballot are dropped, up to tau others taken up.
             cap = _tau(tau)
-            return Sensitivity(2 * cap * unit, 2 * cap * unit**2)
+            return Sensitivity.of_cells(2 * cap, unit)
 
 
 def max_entry(

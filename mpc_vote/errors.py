@@ -188,8 +188,8 @@ class ErrorKind(enum.Enum):
     POLICY_REFUSED = (_STATE, "The agent's policy refuses the round: {why}.")
     BUDGET_EXHAUSTED = (
         _QUOTA,
-        "The {level}-level privacy budget of {who} does not allow the round: epsilon {spent:g} is "
-        "spent, the round would make it {asked:g}, the limit is {limit:g} at delta {delta:g}.",
+        "The {level}-level privacy budget of {who} does not allow the round: {why}. "
+        "Ask for fewer queries or more noise.",
     )
 
     # the model

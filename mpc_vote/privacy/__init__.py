@@ -1,6 +1,14 @@
 """Privacy accounting: mechanisms, the accountant that composes them, the ledger of spends."""
 
-from mpc_vote.privacy.accountant import epsilon, gaussian_exact_epsilon, simple_epsilon
+from mpc_vote.privacy.accountant import (
+    Epsilons,
+    Unsupported,
+    epsilon,
+    epsilons,
+    exact_epsilon,
+    gaussian_exact_epsilon,
+    simple_epsilon,
+)
 from mpc_vote.privacy.ledger import (
     AlreadyCharged,
     Budget,
@@ -10,9 +18,13 @@ from mpc_vote.privacy.ledger import (
     Spend,
 )
 from mpc_vote.privacy.mechanisms import (
+    Clipped,
+    GaussianScreen,
     GaussianVote,
     Level,
     Mechanism,
+    PoissonGaussian,
+    SkellamScreen,
     SkellamVote,
     mechanism_from_json,
 )
@@ -21,14 +33,22 @@ __all__ = [
     "AlreadyCharged",
     "Budget",
     "BudgetExhausted",
+    "Clipped",
+    "Epsilons",
+    "GaussianScreen",
     "GaussianVote",
     "Ledger",
     "LedgerError",
     "Level",
     "Mechanism",
+    "PoissonGaussian",
+    "SkellamScreen",
     "SkellamVote",
     "Spend",
+    "Unsupported",
     "epsilon",
+    "epsilons",
+    "exact_epsilon",
     "gaussian_exact_epsilon",
     "mechanism_from_json",
     "simple_epsilon",

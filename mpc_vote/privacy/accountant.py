@@ -1,4 +1,10 @@
-"""From mechanisms to epsilon: Renyi divergences add up, and convert once at the end.
+"""From mechanisms to epsilon: one function for each way to account.
+
+- `simple_epsilon` and `epsilon`: Renyi divergences add up, and convert once at the end. Cheap, for
+  every mechanism: what the ledger decides by.
+- `exact_epsilon`: Gaussian noise only, where nothing is lost in the account.
+- `mpc_vote.privacy.pld.pld_epsilon`: privacy loss distributions, next to exact for everything
+  whose worst neighbours are known.
 
 Law: no function here returns less than what is lost. Every order gives a valid bound, so a coarse
 choice of orders only costs tightness, and results are rounded up past floating-point error.
@@ -9,20 +15,68 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from mpc_vote.privacy.mechanisms import FloatArray, Level, Mechanism, check_mechanism, one_query
+from mpc_vote.privacy.mechanisms import (
+    FloatArray,
+    GaussianScreen,
+    GaussianVote,
+    Level,
+    Mechanism,
+    check_mechanism,
+    one_query,
+)
 
 Conversion = Callable[[FloatArray, FloatArray], FloatArray]
+
+_GAUSSIAN = (GaussianVote, GaussianScreen)
 
 ORDERS: FloatArray = np.unique(
     np.concatenate([np.arange(2.0, 257.0), np.geomspace(256.0, 2.0**20, 300).round()])
 )
 """Integer orders, dense where epsilon is about 1 and reaching far for a tiny epsilon."""
 
-_ROUND_UP = 1 + 2.0**-40
+ROUND_UP = 1 + 2.0**-40
+_LARGEST_MU = 1e100
 _SLACK = 2.0**-38  # covers the rounding of the normal tails and of their difference
+
+
+class Unsupported(ValueError):
+    """This way to account has no proved bound for one of the mechanisms; the message says why."""
+
+
+@dataclass(frozen=True)
+class Epsilons:
+    """The loss of the same mechanisms by every account: each a valid bound, none above the last.
+
+    `exact` is the least that can be said: `how` is "exact" for Gaussian noise, "PLD" for privacy
+    loss distributions, and where `exact` is None the reason why neither applies.
+    """
+
+    simple: float
+    tight: float
+    exact: float | None
+    how: str
+
+
+def epsilons(mechanisms: Iterable[Mechanism], level: Level, delta: float) -> Epsilons:
+    """What all mechanisms together lose at `delta`, by every account; may take seconds."""
+    given = list(mechanisms)
+    simple, tight = (account(given, level, delta) for account in (simple_epsilon, epsilon))
+    try:
+        if all(isinstance(mechanism, _GAUSSIAN) for mechanism in given):
+            return Epsilons(simple, tight, exact_epsilon(given, level, delta), "exact")
+        # Takes seconds to import, and only researchers have it installed.
+        from mpc_vote.privacy.pld import pld_epsilon
+
+        return Epsilons(simple, tight, min(tight, pld_epsilon(given, level, delta)), "PLD")
+    except Unsupported as reason:
+        return Epsilons(simple, tight, None, str(reason))
+    except ModuleNotFoundError as missing:
+        package = str(missing.name).partition(".")[0]
+        return Epsilons(simple, tight, None, f"PLD needs the package {package}")
 
 
 def epsilon(mechanisms: Iterable[Mechanism], level: Level, delta: float) -> float:
@@ -37,7 +91,7 @@ def epsilon(mechanisms: Iterable[Mechanism], level: Level, delta: float) -> floa
 
 def simple_epsilon(mechanisms: Iterable[Mechanism], level: Level, delta: float) -> float:
     """The same by the looser conversion most papers use: rdp + log(1/delta) / (order - 1)."""
-    _check_delta(delta)
+    check_delta(delta)
     log_delta = math.log(delta)
 
     def convert(orders: FloatArray, rdp: FloatArray) -> FloatArray:
@@ -57,7 +111,7 @@ def totals(mechanisms: Iterable[Mechanism]) -> Counter[Mechanism]:
 
 def epsilon_of_totals(counted: Mapping[Mechanism, int], level: Level, delta: float) -> float:
     """`epsilon` for single-query mechanisms and how often each was run."""
-    _check_delta(delta)
+    check_delta(delta)
     log_delta = math.log(delta)
 
     def convert(orders: FloatArray, rdp: FloatArray) -> FloatArray:
@@ -65,6 +119,20 @@ def epsilon_of_totals(counted: Mapping[Mechanism, int], level: Level, delta: flo
         return np.where(delta**2 > -np.expm1(-rdp), 0.0, np.maximum(converted, 0.0))
 
     return _least(counted, level, convert)
+
+
+def exact_epsilon(mechanisms: Iterable[Mechanism], level: Level, delta: float) -> float:
+    """The exact epsilon where all noise is Gaussian: the squares of mu add up.
+
+    Dong, Roth and Su, "Gaussian Differential Privacy" (2022), Corollary 3.3.
+    """
+    squares = []
+    for mechanism, runs in totals(mechanisms).items():
+        if not isinstance(mechanism, _GAUSSIAN):
+            raise Unsupported(f"the exact account is for Gaussian noise, not {mechanism.kind}")
+        squares.append(runs * mechanism.sensitivity(level).l2_squared / mechanism.variance)
+    mu = math.sqrt(sum(sorted(squares)))
+    return gaussian_exact_epsilon(mu, delta) if mu < _LARGEST_MU else math.inf
 
 
 def gaussian_exact_epsilon(mu: float, delta: float) -> float:
@@ -76,7 +144,7 @@ def gaussian_exact_epsilon(mu: float, delta: float) -> float:
     With a = mu/2 - epsilon/mu and b = mu/2 + epsilon/mu, e^epsilon phi(b) = phi(a), so the second
     term is phi(a) Phi(-b) / phi(b), which neither overflows nor underflows.
     """
-    _check_delta(delta)
+    check_delta(delta)
     if not 0 <= mu < math.inf:
         raise ValueError(f"mu must be finite and not negative, not {mu}")
     if mu == 0:
@@ -98,7 +166,7 @@ def gaussian_exact_epsilon(mu: float, delta: float) -> float:
             low = middle
         else:
             high = middle
-    return high * _ROUND_UP
+    return high * ROUND_UP
 
 
 def _mills(x: float) -> float:
@@ -108,7 +176,8 @@ def _mills(x: float) -> float:
     return (x**2 + 5) / (x**2 + 6 + 3 / x**2) / x
 
 
-def _check_delta(delta: float) -> None:
+def check_delta(delta: float) -> None:
+    """A ValueError for what is no delta."""
     if not 0 < delta < 1:
         raise ValueError(f"delta must lie strictly between 0 and 1, not {delta}")
 
@@ -122,18 +191,11 @@ def _composed(counted: Mapping[Mechanism, int], orders: FloatArray, level: Level
 
 
 def _least(counted: Mapping[Mechanism, int], level: Level, convert: Conversion) -> float:
-    """The least epsilon over the orders; real ones too where every mechanism allows them."""
+    """The least epsilon over the orders: `ORDERS`, then ever finer grids about the best one."""
     if not counted:
         return 0.0
     best = float(convert(ORDERS, _composed(counted, ORDERS, level)).min())
-    if all(mechanism.real_orders for mechanism in counted):
-        best = min(best, _least_real(counted, level, convert))
-    return best * _ROUND_UP
-
-
-def _least_real(counted: Mapping[Mechanism, int], level: Level, convert: Conversion) -> float:
-    """Closes in on the best real order, on ever finer grids of order - 1."""
-    low, high, best = 0.01, float(ORDERS[-1]), math.inf
+    low, high = 0.01, float(ORDERS[-1])
     for _ in range(4):
         orders = 1 + np.geomspace(low, high, 100)
         values = convert(orders, _composed(counted, orders, level))
@@ -141,4 +203,4 @@ def _least_real(counted: Mapping[Mechanism, int], level: Level, convert: Convers
         best = min(best, float(values[at]))
         low = float(orders[max(at - 1, 0)]) - 1
         high = float(orders[min(at + 1, len(orders) - 1)]) - 1
-    return best
+    return best * ROUND_UP

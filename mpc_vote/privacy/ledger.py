@@ -4,22 +4,28 @@ Law: when `charge` returns, the spend is on disk and stays there; when it raises
 released. Checking and recording are one transaction under the database's write lock, so neither
 threads nor processes that share the file can overspend together. The record is only as
 trustworthy as the file: whoever can rewrite it, or restore an old copy, can spend again.
+
+The limits that a role was started with are noted beside the spends, so that `LedgerView` can tell
+what is left without asking the role.
 """
 
 from __future__ import annotations
 
+import abc
 import math
 import os
 import sqlite3
 import threading
 import time
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
+from typing import Any, Self
 
 from mpc_vote.privacy.accountant import epsilon_of_totals, totals
 from mpc_vote.privacy.mechanisms import (
@@ -33,7 +39,11 @@ from mpc_vote.privacy.mechanisms import (
 BUSY_SECONDS = 30.0
 """How long to wait for another process to finish its charge."""
 
+MOST_QUERIES = 1 << 53
+"""No answer of `affordable` is larger: this many single queries are as good as no limit."""
+
 _APPLICATION_ID = 0x6D70764C
+_BUDGETS_SINCE = 2
 
 _MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -50,28 +60,85 @@ _MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """CREATE TRIGGER spends_never_vanish BEFORE DELETE ON spends
             BEGIN SELECT RAISE(ABORT, 'a spend is never taken back'); END""",
     ),
+    (
+        """CREATE TABLE budgets (
+            seq INTEGER PRIMARY KEY AUTOINCREMENT,
+            epsilon_agent REAL,
+            epsilon_instance REAL,
+            delta REAL NOT NULL,
+            set_at TEXT NOT NULL
+        ) STRICT""",
+    ),
 )
 
 
-class BudgetExhausted(Exception):
-    """The charge would take the total at one level from `spent` to `asked`, above `limit`."""
+@dataclass(frozen=True)
+class Standing:
+    """Epsilon at one level: what is spent, what it would become, and the limit if there is one."""
 
-    def __init__(
-        self, level: Level, asked: float, spent: float, limit: float, delta: float
-    ) -> None:
-        super().__init__(level, asked, spent, limit, delta)
-        self.level = level
-        self.asked = asked
-        self.spent = spent
-        self.limit = limit
-        self.delta = delta
+    level: Level
+    spent: float
+    asked: float
+    limit: float | None
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether the limit forbids what is asked for."""
+        return self.limit is not None and not self.asked <= self.limit
 
     def __str__(self) -> str:
-        return (
-            f"the {self.level.value}-level budget allows epsilon {self.limit:.6g} at delta "
-            f"{self.delta:g}: {self.spent:.6g} is spent and this would make it {self.asked:.6g}; "
-            "ask for fewer queries or more noise"
+        told = (
+            f"at {self.level.value} level epsilon {self.spent:.6g} is spent, "
+            f"this would make it {self.asked:.6g} and "
         )
+        if self.limit is None:
+            return f"{told}there is no limit"
+        left = max(0.0, self.limit - self.spent)
+        return f"{told}the limit is {self.limit:.6g}, so that {left:.6g} is left"
+
+
+class BudgetExhausted(Exception):
+    """A limit forbids the charge: where both levels stand, and how many queries would still fit.
+
+    `promised` other rounds count as spent there.
+    """
+
+    def __init__(
+        self, standings: tuple[Standing, ...], delta: float, fitting: int, promised: int
+    ) -> None:
+        super().__init__(standings, delta, fitting, promised)
+        self.standings = standings
+        self.delta = delta
+        self.fitting = fitting
+        self.promised = promised
+
+    @property
+    def over(self) -> Standing:
+        """The first level whose limit is exceeded."""
+        return next(standing for standing in self.standings if standing.exceeded)
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """All figures by name, for programs."""
+        told: dict[str, Any] = {"delta": self.delta, "fitting": self.fitting}
+        for standing in self.standings:
+            level = standing.level.value
+            told |= {f"spent_{level}": standing.spent, f"asked_{level}": standing.asked}
+            told[f"limit_{level}"] = standing.limit
+        return told
+
+    @property
+    def why(self) -> str:
+        """All figures in words."""
+        promised = f", counting {self.promised} rounds under way" if self.promised else ""
+        return (
+            f"{'; '.join(map(str, self.standings))}; at delta {self.delta:g}{promised}; "
+            f"{self.fitting} queries with this noise would fit"
+        )
+
+    def __str__(self) -> str:
+        level = self.over.level.value
+        return f"the {level}-level budget forbids it: {self.why}; ask for fewer or more noise"
 
 
 class AlreadyCharged(Exception):
@@ -86,7 +153,7 @@ class AlreadyCharged(Exception):
 
 
 class LedgerError(Exception):
-    """The file is not a ledger that this version can read."""
+    """There is no ledger, or none that this version can read."""
 
 
 @dataclass(frozen=True)
@@ -126,41 +193,27 @@ class Spend:
     charged_at: datetime
 
 
-class Ledger:
-    """Spends on one SQLite file, under a budget or, with None, only recorded."""
+class _Records(abc.ABC):
+    """What can be read of a ledger's file."""
 
-    def __init__(self, path: Path, budget: Budget | None) -> None:
+    def __init__(self, path: Path, database: str, budget: Budget | None) -> None:
         self.path = path
         self.budget = budget
         self._lock = threading.RLock()
         self._totals: Counter[Mechanism] = Counter()
         self._read_up_to = 0
         self._db = sqlite3.connect(
-            path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            database,
+            uri=True,
+            timeout=BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
         )
         try:
             self._prepare()
         except BaseException:
             self._db.close()
             raise
-
-    def check(self, round_id: str, mechanism: Mechanism) -> None:
-        """Raises what `charge` would raise now; records nothing and promises nothing."""
-        check_mechanism(mechanism)
-        with self._transaction():
-            self._check(round_id, mechanism)
-
-    def charge(self, round_id: str, mechanism: Mechanism, note: str = "") -> None:
-        """Records the spend durably, or raises `BudgetExhausted` or `AlreadyCharged`."""
-        if not round_id:
-            raise ValueError("a charge needs the id of its round")
-        check_mechanism(mechanism)
-        with self._transaction():
-            self._check(round_id, mechanism)
-            self._db.execute(
-                "INSERT INTO spends (round_id, mechanism, note, charged_at) VALUES (?, ?, ?, ?)",
-                (round_id, mechanism.to_json(), note, datetime.now(UTC).isoformat()),
-            )
 
     def spends(self) -> list[Spend]:
         """Every charge, oldest first."""
@@ -189,12 +242,21 @@ class Ledger:
             for level, limit in self.budget.limits().items()
         }
 
+    def affordable(self, mechanism: Mechanism) -> int | None:
+        """How many single queries of this mechanism the budget still allows; None: no limit."""
+        check_mechanism(mechanism)
+        if self.budget is None or not self.budget.limits():
+            return None
+        with self._lock:
+            self._read_new()
+            return _fitting(self.budget, self._totals, mechanism)
+
     def close(self) -> None:
         """Closes the file; the ledger can't be used afterwards."""
         with self._lock:
             self._db.close()
 
-    def __enter__(self) -> Ledger:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -205,23 +267,29 @@ class Ledger:
     ) -> None:
         self.close()
 
-    def _check(self, round_id: str, mechanism: Mechanism) -> None:
-        known = self._db.execute("SELECT 1 FROM spends WHERE round_id = ?", (round_id,))
-        if known.fetchone() is not None:
-            raise AlreadyCharged(round_id)
-        self._read_new()
-        self._check_budget(mechanism)
+    @abc.abstractmethod
+    def _prepare(self) -> None:
+        """Makes sure that the open file is a ledger."""
 
-    def _check_budget(self, mechanism: Mechanism) -> None:
-        if self.budget is None:
-            return
-        delta = self.budget.delta
-        after = self._totals + totals([mechanism])
-        for level, limit in self.budget.limits().items():
-            asked = epsilon_of_totals(after, level, delta)
-            if not asked <= limit:
-                spent = epsilon_of_totals(self._totals, level, delta)
-                raise BudgetExhausted(level, asked, spent, limit, delta)
+    def _schema(self) -> int:
+        """The file's schema, 0 if it has none; refuses other databases and newer schemas."""
+        version: int = self._db.execute("PRAGMA user_version").fetchone()[0]
+        (application,) = self._db.execute("PRAGMA application_id").fetchone()
+        (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if application != _APPLICATION_ID and (version or tables):
+            raise LedgerError(f"{self.path} is a database, but no ledger: give the ledger its own")
+        if version > len(_MIGRATIONS):
+            raise LedgerError(
+                f"{self.path} has schema {version}, this version knows up to "
+                f"{len(_MIGRATIONS)}: use the release that wrote it, or a newer one"
+            )
+        return version
+
+    def _noted_budget(self) -> Budget | None:
+        row = self._db.execute(
+            "SELECT epsilon_agent, epsilon_instance, delta FROM budgets ORDER BY seq DESC LIMIT 1"
+        ).fetchone()
+        return None if row is None else Budget(*row)
 
     def _read_new(self) -> None:
         """Adds the spends recorded since the last look, by whichever process, to the totals."""
@@ -232,6 +300,76 @@ class Ledger:
         for seq, mechanism in read:
             self._totals[one_query(mechanism)] += mechanism.queries
             self._read_up_to = seq
+
+
+class LedgerView(_Records):
+    """A ledger as it was when opened, with the limits noted in it; safe beside its role."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            raise LedgerError(
+                f"there is no ledger at {path}: name the folder of an agent or coordinator that "
+                "was started before"
+            )
+        super().__init__(path, f"{path.absolute().as_uri()}?mode=ro", None)
+
+    def _prepare(self) -> None:
+        try:
+            # All that is read is of one moment.
+            self._db.execute("BEGIN")
+            version = self._schema()
+            if version == 0:
+                raise LedgerError(f"{self.path} holds no ledger yet: start its role first")
+            if version >= _BUDGETS_SINCE:
+                self.budget = self._noted_budget()
+        except sqlite3.DatabaseError as error:
+            raise LedgerError(
+                f"{self.path} can't be read as a ledger: {error}; "
+                "read it as the user that its role runs as"
+            ) from error
+
+
+class Ledger(_Records):
+    """Spends on one SQLite file, under a budget or, with None, only recorded."""
+
+    def __init__(self, path: Path, budget: Budget | None) -> None:
+        super().__init__(path, str(path), budget)
+
+    def check(
+        self, round_id: str, mechanism: Mechanism, promised: Mapping[str, Mechanism] | None = None
+    ) -> None:
+        """Raises what `charge` would raise after the promised rounds; records nothing.
+
+        It is no promise itself: whoever gives one passes it on to the next check.
+        """
+        check_mechanism(mechanism)
+        with self._transaction():
+            others = (promised or {}).items()
+            self._check(round_id, mechanism, [m for r, m in others if not self._is_charged(r)])
+
+    def charge(self, round_id: str, mechanism: Mechanism, note: str = "") -> None:
+        """Records the spend durably, or raises `BudgetExhausted` or `AlreadyCharged`."""
+        if not round_id:
+            raise ValueError("a charge needs the id of its round")
+        check_mechanism(mechanism)
+        with self._transaction():
+            self._check(round_id, mechanism, [])
+            self._db.execute(
+                "INSERT INTO spends (round_id, mechanism, note, charged_at) VALUES (?, ?, ?, ?)",
+                (round_id, mechanism.to_json(), note, _now()),
+            )
+
+    def _check(self, round_id: str, mechanism: Mechanism, promised: list[Mechanism]) -> None:
+        if self._is_charged(round_id):
+            raise AlreadyCharged(round_id)
+        self._read_new()
+        if self.budget is not None:
+            before = self._totals + totals(promised)
+            _check_budget(self.budget, before, mechanism, len(promised))
+
+    def _is_charged(self, round_id: str) -> bool:
+        known = self._db.execute("SELECT 1 FROM spends WHERE round_id = ?", (round_id,))
+        return known.fetchone() is not None
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -252,6 +390,8 @@ class Ledger:
             self._db.execute("PRAGMA synchronous = FULL")
             with self._transaction():
                 self._migrate()
+                if self.budget is not None:
+                    self._note(self.budget)
         except sqlite3.DatabaseError as error:
             raise LedgerError(f"{self.path} can't be opened as a ledger: {error}") from error
         directory = os.open(self.path.parent, os.O_RDONLY)
@@ -274,17 +414,58 @@ class Ledger:
                 pass
 
     def _migrate(self) -> None:
-        (version,) = self._db.execute("PRAGMA user_version").fetchone()
-        (application,) = self._db.execute("PRAGMA application_id").fetchone()
-        (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if application != _APPLICATION_ID and (version or tables):
-            raise LedgerError(f"{self.path} is a database, but no ledger: give the ledger its own")
-        if version > len(_MIGRATIONS):
-            raise LedgerError(
-                f"{self.path} has schema {version}, this version knows up to "
-                f"{len(_MIGRATIONS)}: use the release that wrote it, or a newer one"
-            )
+        version = self._schema()
         for number, statements in enumerate(_MIGRATIONS[version:], start=version + 1):
             for statement in statements:
                 self._db.execute(statement)
             self._db.execute(f"PRAGMA user_version = {number}")
+
+    def _note(self, budget: Budget) -> None:
+        """Writes the limits down for readers, where they are not those noted last."""
+        limits = budget.limits()
+        row = (limits.get(Level.AGENT), limits.get(Level.INSTANCE), budget.delta)
+        if self._noted_budget() != Budget(*row):
+            self._db.execute(
+                "INSERT INTO budgets (epsilon_agent, epsilon_instance, delta, set_at) "
+                "VALUES (?, ?, ?, ?)",
+                (*row, _now()),
+            )
+
+
+def _check_budget(
+    budget: Budget, before: Counter[Mechanism], mechanism: Mechanism, promised: int
+) -> None:
+    after, limits, delta = before + totals([mechanism]), budget.limits(), budget.delta
+    if all(epsilon_of_totals(after, level, delta) <= limit for level, limit in limits.items()):
+        return
+    standings = tuple(
+        Standing(
+            level,
+            epsilon_of_totals(before, level, delta),
+            epsilon_of_totals(after, level, delta),
+            limits.get(level),
+        )
+        for level in Level
+    )
+    raise BudgetExhausted(standings, delta, _fitting(budget, before, mechanism), promised)
+
+
+def _fitting(budget: Budget, before: Counter[Mechanism], mechanism: Mechanism) -> int:
+    """The most single queries of a mechanism that may follow on what was `before`."""
+    one, limits = one_query(mechanism), budget.limits()
+
+    def exceeds(queries: int) -> bool:
+        after = before + Counter({one: queries})
+        return not all(
+            epsilon_of_totals(after, level, budget.delta) <= limit
+            for level, limit in limits.items()
+        )
+
+    beyond = 1
+    while beyond < MOST_QUERIES and not exceeds(beyond):
+        beyond *= 2
+    return bisect_left(range(1, beyond), True, key=exceeds)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()

@@ -8,15 +8,25 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mpc_vote.ballots import Sensitivity
+from agent_node.policy import Policy
+from agent_node.settings import AgentSettings
+from aggregator.archive import Archive
+from aggregator.attendance import Attendance
+from aggregator.rounds import RoundRunner
+from mpc_vote import config
+from mpc_vote.ballots import BallotKind, Sensitivity
+from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.privacy import (
     AlreadyCharged,
     Budget,
@@ -29,6 +39,9 @@ from mpc_vote.privacy import (
     SkellamVote,
     epsilon,
 )
+from mpc_vote.privacy.ledger import MOST_QUERIES, LedgerView, Standing
+from mpc_vote.proto.mpcvote.v1 import common_pb2
+from mpc_vote.spec import BALLOT_CODES, KNN_BALLOTS, Spec, default_fraction_bits
 
 DELTA = 1e-5
 VOTE = SkellamVote(10, 256 * 625.0, Sensitivity(16, 256), Sensitivity(32, 512))
@@ -152,9 +165,13 @@ def test_the_budget_stops_what_would_exceed_it(path: Path, level: Level) -> None
         with pytest.raises(BudgetExhausted) as caught:
             ledger.charge("r3", VOTE)
         error = caught.value
-        assert (error.level, error.limit, error.delta) == (level, limit, DELTA)
-        assert error.spent == ledger.spent(level, DELTA) == limit
-        assert error.asked == epsilon([VOTE] * 4, level, DELTA)
+        assert (error.over.level, error.over.limit, error.delta) == (level, limit, DELTA)
+        assert error.over.spent == ledger.spent(level, DELTA) == limit
+        assert [(s.level, s.asked) for s in error.standings] == [
+            (level, epsilon([VOTE] * 4, level, DELTA)) for level in Level
+        ]
+        assert [s.limit for s in error.standings] == [*limits]
+        assert error.fitting == 0
         assert len(ledger.spends()) == 3
         assert ledger.remaining() == {level: 0.0}
 
@@ -276,7 +293,7 @@ def test_spend_is_the_composition_of_what_was_let_through_and_never_falls(
             try:
                 ledger.charge(f"r{i}", vote)
             except BudgetExhausted as error:
-                assert error.asked > limit >= error.spent
+                assert error.over.asked > limit >= error.over.spent
             else:
                 accepted.append(vote)
             spent = ledger.spent(Level.AGENT, DELTA)
@@ -360,8 +377,307 @@ def test_impossible_budgets_are_refused(
 
 
 def test_errors_say_what_to_do_and_survive_pickling() -> None:
-    error = BudgetExhausted(Level.AGENT, 3.0, 1.5, 2.0, 1e-5)
+    standings = (Standing(Level.AGENT, 1.5, 3.0, 2.0), Standing(Level.INSTANCE, 4.0, 7.0, None))
+    error = BudgetExhausted(standings, 1e-5, 6, 2)
     copy = pickle.loads(pickle.dumps(error))
     assert str(copy) == str(error)
-    assert "fewer queries or more noise" in str(error)
+    assert str(error) == (
+        "the agent-level budget forbids it: at agent level epsilon 1.5 is spent, this would make "
+        "it 3 and the limit is 2, so that 0.5 is left; at instance level epsilon 4 is spent, this "
+        "would make it 7 and there is no limit; at delta 1e-05, counting 2 rounds under way; "
+        "6 queries with this noise would fit; ask for fewer or more noise"
+    )
+    assert copy.figures == {
+        "delta": 1e-5,
+        "fitting": 6,
+        "spent_agent": 1.5,
+        "asked_agent": 3.0,
+        "limit_agent": 2.0,
+        "spent_instance": 4.0,
+        "asked_instance": 7.0,
+        "limit_instance": None,
+    }
     assert "new id" in str(pickle.loads(pickle.dumps(AlreadyCharged("r1"))))
+
+
+# Promises
+
+
+def test_a_check_counts_what_is_promised_and_not_yet_charged(path: Path) -> None:
+    limit = epsilon([VOTE] * 2, Level.AGENT, DELTA)
+    with Ledger(path, Budget(limit, None, DELTA)) as ledger:
+        ledger.check("r2", VOTE, {"r1": VOTE})
+        with pytest.raises(BudgetExhausted) as caught:
+            ledger.check("r3", VOTE, {"r1": VOTE, "r2": VOTE})
+        assert caught.value.promised == 2
+        assert caught.value.over.spent == limit
+        assert ledger.spends() == []
+        ledger.charge("r1", VOTE)
+        # Its promise is kept: it counts once.
+        ledger.check("r2", VOTE, {"r1": VOTE})
+        ledger.charge("r2", VOTE)
+        with pytest.raises(AlreadyCharged):
+            ledger.check("r2", VOTE, {"r2": VOTE})
+
+
+# What is left buys
+
+
+@pytest.mark.parametrize("level", Level)
+def test_what_is_affordable_can_be_charged_and_not_one_query_more(path: Path, level: Level) -> None:
+    limits = {Level.AGENT: (2.0, None), Level.INSTANCE: (None, 2.0)}[level]
+    other = SkellamVote(1, 2 * VOTE.variance, VOTE.agent, VOTE.instance)
+    with Ledger(path, Budget(*limits, DELTA)) as ledger:
+        ledger.charge("before", VOTE)
+        most = ledger.affordable(other)
+        assert most is not None and most > 1
+        with pytest.raises(BudgetExhausted) as caught:
+            ledger.charge(
+                "more", SkellamVote(most + 1, other.variance, other.agent, other.instance)
+            )
+        assert caught.value.fitting == most
+        ledger.charge("most", SkellamVote(most, other.variance, other.agent, other.instance))
+        assert ledger.affordable(other) == 0
+
+
+def test_the_tighter_level_decides_what_is_affordable(path: Path) -> None:
+    with Ledger(path, Budget(2.0, 2.0, DELTA)) as ledger:
+        both = ledger.affordable(VOTE)
+    with Ledger(path, Budget(None, 2.0, DELTA)) as ledger:
+        assert ledger.affordable(VOTE) == both
+    with Ledger(path, Budget(2.0, None, DELTA)) as ledger:
+        alone = ledger.affordable(VOTE)
+        assert alone is not None and both is not None and alone > both
+
+
+def test_without_a_limit_there_is_no_end_and_with_one_there_always_is(path: Path) -> None:
+    with Ledger(path, None) as ledger:
+        assert ledger.affordable(VOTE) is None
+    with Ledger(path, Budget(None, None, DELTA)) as ledger:
+        assert ledger.affordable(VOTE) is None
+    with Ledger(path, Budget(1.0, None, DELTA)) as ledger:
+        almost_free = SkellamVote(1, 1e40, VOTE.agent, VOTE.instance)
+        assert ledger.affordable(almost_free) == MOST_QUERIES - 1
+
+
+# Readers
+
+
+def test_a_reader_sees_what_the_role_knows_and_its_limits(path: Path) -> None:
+    with Ledger(path, Budget(None, 9.0, DELTA)) as ledger:
+        ledger.charge("r1", VOTE, note="first")
+        with LedgerView(path) as view:
+            ledger.charge("r2", VOTE)
+            assert [s.round_id for s in view.spends()] == ["r1"], "a reader sees one moment"
+        with LedgerView(path) as view:
+            assert view.spends() == ledger.spends()
+            assert view.budget == ledger.budget
+            assert view.remaining() == ledger.remaining()
+            assert view.affordable(VOTE) == ledger.affordable(VOTE)
+            for level in Level:
+                assert view.spent(level, DELTA) == ledger.spent(level, DELTA)
+    with LedgerView(path) as view:
+        assert len(view.spends()) == 2
+
+
+def test_a_reader_does_not_hold_the_role_up_and_can_not_write(path: Path) -> None:
+    with Ledger(path, None) as ledger, LedgerView(path) as view:
+        ledger.charge("r1", VOTE)
+        with pytest.raises(sqlite3.OperationalError, match="readonly"):
+            view._db.execute("DELETE FROM budgets")
+        before = path.read_bytes()
+        ledger._db.execute("BEGIN IMMEDIATE")
+        with LedgerView(path) as another:
+            assert [s.round_id for s in another.spends()] == ["r1"]
+        ledger._db.execute("ROLLBACK")
+        assert path.read_bytes() == before
+
+
+def test_the_limits_of_the_last_start_are_noted(path: Path) -> None:
+    def noted() -> Budget | None:
+        with LedgerView(path) as view:
+            return view.budget
+
+    Ledger(path, None).close()
+    assert noted() is None
+    for budget in (Budget(1.0, 2.0, DELTA), Budget(1.0, 2.0, DELTA), Budget(None, 3.0, 1e-3)):
+        Ledger(path, budget).close()
+        assert noted() == budget
+    Ledger(path, None).close()
+    assert noted() == Budget(None, 3.0, 1e-3)
+    Ledger(path, Budget(float("inf"), float("inf"), DELTA)).close()
+    assert noted() == Budget(None, None, DELTA)
+    with Ledger(path, None) as ledger:
+        assert ledger._db.execute("SELECT count(*) FROM budgets").fetchone() == (3,)
+
+
+def test_a_reader_says_what_is_wrong(path: Path) -> None:
+    with pytest.raises(LedgerError, match="there is no ledger"):
+        LedgerView(path)
+    path.write_bytes(b"")
+    with pytest.raises(LedgerError, match="no ledger yet"):
+        LedgerView(path)
+    path.write_text("not a database at all, but long enough to look at" * 100)
+    with pytest.raises(LedgerError, match="can't be read"):
+        LedgerView(path)
+    path.unlink()
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE theirs (x)")
+    other.close()
+    with pytest.raises(LedgerError, match="no ledger"):
+        LedgerView(path)
+    path.unlink()
+    with Ledger(path, None) as ledger:
+        ledger._db.execute("PRAGMA user_version = 99")
+    with pytest.raises(LedgerError, match="schema 99"):
+        LedgerView(path)
+
+
+def test_a_ledger_of_the_first_schema_is_read_and_taken_along(path: Path) -> None:
+    with Ledger(path, None) as ledger:
+        ledger.charge("old", VOTE)
+        ledger._db.execute("DROP TABLE budgets")
+        ledger._db.execute("PRAGMA user_version = 1")
+    with LedgerView(path) as view:
+        assert (len(view.spends()), view.budget) == (1, None)
+    with Ledger(path, Budget(9.0, None, DELTA)) as ledger:
+        assert [s.round_id for s in ledger.spends()] == ["old"]
+        assert ledger.spent(Level.AGENT, DELTA) == epsilon([VOTE], Level.AGENT, DELTA)
+    with LedgerView(path) as view:
+        assert view.budget == Budget(9.0, None, DELTA)
+
+
+# The contract, as both roles use it
+
+Charge = Callable[[Spec], None]
+
+
+@contextmanager
+def as_coordinator(path: Path, budget: Budget) -> Iterator[Charge]:
+    archive = Archive(path.parent)
+    with Ledger(path, budget) as ledger:
+        yield RoundRunner(archive, ledger, Attendance(), {}, 1.0)._charge
+    archive.close()
+
+
+@contextmanager
+def as_agent(path: Path, budget: Budget) -> Iterator[Charge]:
+    flags = ["--certs=x", "--data=x", "--data-dir=x", "--coordinator=h:1", "--parties=p=h:1,q=h:1"]
+    with Ledger(path, budget) as ledger:
+        yield Policy("ann", config.load(AgentSettings, flags), ledger).charge
+
+
+both_roles = pytest.mark.parametrize("role", [as_coordinator, as_agent])
+
+
+def spec(round_id: str, kind: BallotKind = BallotKind.KNN_COUNT, queries: int = 10) -> Spec:
+    """A round of three agents."""
+    knn = kind in KNN_BALLOTS
+    message = common_pb2.RoundSpec(
+        round_id=round_id,
+        queries_digest=bytes(32),
+        queries=queries,
+        query_dtype=common_pb2.DTYPE_FLOAT32,
+        query_shape=[5],
+        classes=3,
+        ballot=BALLOT_CODES[kind],
+        fraction_bits=default_fraction_bits(kind, [5]),
+        sigma=25.0,
+        roster=[common_pb2.RosterEntry(agent=a, k=5 if knn else 0) for a in ("ann", "bo", "cy")],
+        quorum=3,
+        collusion=1,
+        tau=2 if kind is BallotKind.MULTI_LABEL else 0,
+        parties=["p", "q"],
+        dealer="dealer",
+        engine=common_pb2.ENGINE_STOCK_PAIRWISE,
+        ring_bits=64,
+        deadline_unix_ms=int(1000 * (time.time() + 600)),
+    )
+    return Spec.seal(message)
+
+
+@both_roles
+def test_a_role_finds_its_spend_on_disk_when_it_may_go_on(role: Any, path: Path) -> None:
+    with role(path, Budget(None, None, DELTA)) as charge:
+        charge(spec("r1"))
+        with LedgerView(path) as view:
+            (spend,) = view.spends()
+        assert (spend.round_id, spend.mechanism) == ("r1", spec("r1").mechanism)
+        assert spend.note == "knn_count, sigma 25"
+        with pytest.raises((AlreadyCharged, VoteError)):
+            charge(spec("r1"))
+    with (
+        role(path, Budget(None, None, DELTA)) as charge,
+        pytest.raises((AlreadyCharged, VoteError)),
+    ):
+        charge(spec("r1"))
+    with LedgerView(path) as view:
+        assert len(view.spends()) == 1
+
+
+@both_roles
+def test_a_role_composes_all_methods_over_all_its_lives(role: Any, path: Path) -> None:
+    charged = [spec(f"r{number}", kind) for number, kind in enumerate([*BallotKind] * 2)]
+    for one in charged:
+        with role(path, Budget(50.0, 50.0, DELTA)) as charge:
+            charge(one)
+    with LedgerView(path) as view:
+        for level in Level:
+            together = epsilon([one.mechanism for one in charged], level, DELTA)
+            assert view.spent(level, DELTA) == pytest.approx(together, rel=1e-12)
+            assert together > max(epsilon([s.mechanism], level, DELTA) for s in charged)
+
+
+@both_roles
+def test_a_role_that_has_spent_its_budget_says_where_both_levels_stand(
+    role: Any, path: Path
+) -> None:
+    limit = epsilon([spec("any").mechanism] * 2, Level.INSTANCE, DELTA)
+    with role(path, Budget(None, limit, DELTA)) as charge:
+        charge(spec("r1"))
+        with pytest.raises(VoteError) as caught:
+            charge(spec("r2", queries=11))
+        error = caught.value
+        assert error.kind is ErrorKind.BUDGET_EXHAUSTED
+        assert error.kind.status.name == "RESOURCE_EXHAUSTED"
+        once = [epsilon([spec("any").mechanism], level, DELTA) for level in Level]
+        for part in (
+            "The instance-level privacy budget",
+            f"at agent level epsilon {once[0]:.6g} is spent",
+            "there is no limit",
+            f"at instance level epsilon {once[1]:.6g} is spent",
+            f"the limit is {limit:.6g}, so that {limit - once[1]:.6g} is left",
+            "at delta 1e-05",
+            "10 queries with this noise would fit",
+        ):
+            assert part in error.message
+        assert len(error.message) < 480, "the coordinator keeps no more of a refusal"
+        assert error.values["limit_instance"] == str(limit)
+        charge(spec("r3", queries=10))
+        with pytest.raises(VoteError):
+            charge(spec("r4", queries=1))
+    with LedgerView(path) as view:
+        assert [s.round_id for s in view.spends()] == ["r1", "r3"]
+
+
+@both_roles
+def test_a_role_never_overspends_from_many_threads(role: Any, path: Path) -> None:
+    limit = epsilon([spec("any").mechanism] * 5, Level.AGENT, DELTA)
+    refused: list[VoteError] = []
+    with role(path, Budget(limit, None, DELTA)) as charge:
+
+        def spend(name: str) -> None:
+            try:
+                charge(spec(name))
+            except VoteError as error:
+                refused.append(error)
+
+        threads = [threading.Thread(target=spend, args=(f"r{n}",)) for n in range(9)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [error.kind for error in refused] == [ErrorKind.BUDGET_EXHAUSTED] * 4
+    with LedgerView(path) as view:
+        assert len(view.spends()) == 5
+        assert view.spent(Level.AGENT, DELTA) <= limit

@@ -1,0 +1,218 @@
+"""`mpc-vote budget`: what is spent, what is left, and what that still buys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+from rich.console import Console
+from rich.table import Column, Table
+
+from mpc_vote import ballots, noise, process
+from mpc_vote.ballots import BallotKind
+from mpc_vote.cli.common import check_writable, console, write_json
+from mpc_vote.client import AsyncLabelClient
+from mpc_vote.config import Address, ConfigError, LogLevel, Name, Positive, Settings
+from mpc_vote.privacy.accountant import epsilon
+from mpc_vote.privacy.ledger import LedgerView, Spend
+from mpc_vote.privacy.mechanisms import Level, SkellamVote
+from mpc_vote.process import CommandError
+from mpc_vote.spec import KNN_BALLOTS, MAX_K, default_fraction_bits
+
+LEDGER = "ledger.db"
+
+# Where no limit is noted, and so no delta: the default of the roles.
+_DELTA = 1e-3
+
+
+class BudgetSettings(Settings):
+    """Shows what an agent or coordinator on this machine has spent, its limits, what is left of
+    them, and how many more queries that buys; or, to a client, what the service has spent.
+
+    The ledger is only read, and may be in use.
+    """
+
+    command: ClassVar[str] = "budget"
+
+    data_dir: Path | None = Field(
+        None, description="folder of an agent's or the coordinator's ledger on this machine"
+    )
+    certs: Path | None = Field(
+        None, description="to ask the service instead: folder of the client's certificate"
+    )
+    coordinator: Address = Field("127.0.0.1:7000", description="host:port of the coordinator")
+    coordinator_name: Name = Field(
+        "coordinator", description="name in the coordinator's certificate"
+    )
+    sigma: list[Positive] = Field(
+        [25.0], min_length=1, description="noise in votes of the queries to buy"
+    )
+    ballot: BallotKind = Field(
+        BallotKind.KNN_COUNT, description="one_hot, knn_count, knn_frequency or multi_label"
+    )
+    neighbours: list[Annotated[int, Field(ge=1, le=MAX_K)]] = Field(
+        [10],
+        min_length=1,
+        description="knn only: public number of neighbours; several if agents differ",
+    )
+    tau: int | None = Field(
+        None, ge=1, description="multi_label only: most attributes an agent says yes to"
+    )
+    spends: bool = Field(False, description="also list every spend")
+    json_path: str | None = Field(
+        None, alias="json", description="also write the figures as JSON to this file, - for stdout"
+    )
+    log_level: LogLevel = Field("warning", description="debug, info, warning or error")
+
+
+def command(arguments: Sequence[str]) -> int:
+    """`mpc-vote budget`."""
+    return process.run(BudgetSettings, arguments, _main)
+
+
+async def _main(settings: BudgetSettings) -> None:
+    if (settings.data_dir is None) == (settings.certs is None):
+        raise ConfigError(
+            "data-dir, certs: pass one: --data-dir for a ledger on this machine, or --certs to ask "
+            "the service"
+        )
+    check_writable(settings.json_path)
+    out = console(settings.json_path)
+    if settings.data_dir is not None:
+        figures = _of_ledger(out, settings, settings.data_dir / LEDGER)
+    else:
+        figures = await _of_service(out, settings)
+    write_json(settings.json_path, figures)
+
+
+def _of_ledger(out: Console, settings: BudgetSettings, path: Path) -> dict[str, Any]:
+    wanted = {sigma: _one_query(settings, sigma) for sigma in settings.sigma}
+    with LedgerView(path) as ledger:
+        try:
+            spends = ledger.spends()
+        except ValueError as error:
+            raise CommandError(f"{path} holds a spend that can't be read: {error}") from error
+        delta = _DELTA if ledger.budget is None else ledger.budget.delta
+        limits = {} if ledger.budget is None else ledger.budget.limits()
+        levels: dict[str, Any] = {}
+        for level in Level:
+            spent, limit = ledger.spent(level, delta), limits.get(level)
+            left = None if limit is None else max(0.0, limit - spent)
+            levels[level.value] = {"spent": spent, "limit": limit, "remaining": left}
+        buys = [
+            {"sigma": sigma, "queries": ledger.affordable(one)} for sigma, one in wanted.items()
+        ]
+    figures: dict[str, Any] = {
+        "ledger": str(path),
+        "rounds": len(spends),
+        "queries": sum(spend.mechanism.queries for spend in spends),
+        "delta": delta,
+        "limits_noted": ledger.budget is not None,
+        "levels": levels,
+        "ballot": settings.ballot.value,
+        "neighbours": settings.neighbours if settings.ballot in KNN_BALLOTS else [],
+        "tau": settings.tau,
+        "buys": buys,
+    }
+    _show_ledger(out, figures)
+    if settings.spends:
+        figures["spends"] = [_spend(spend, delta) for spend in spends]
+        _show_spends(out, figures["spends"])
+    return figures
+
+
+def _one_query(settings: BudgetSettings, sigma: float) -> SkellamVote:
+    """What the service charges for a query with this noise."""
+    kind = settings.ballot
+    try:
+        ks = settings.neighbours
+        bits = default_fraction_bits(kind, ks)
+        given: dict[str, Any] = {"fraction_bits": bits, "ks": ks, "tau": settings.tau}
+        return SkellamVote(
+            queries=1,
+            variance=noise.per_agent_variance(sigma, bits, quorum=1, collusion=0),
+            agent=ballots.agent_sensitivity(kind, **given),
+            instance=ballots.instance_sensitivity(kind, **given),
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _show_ledger(out: Console, figures: dict[str, Any]) -> None:
+    out.print(
+        f"{figures['ledger']}: {figures['rounds']} rounds, {figures['queries']:,} queries",
+        soft_wrap=True,
+    )
+    table = Table(f"epsilon at delta {figures['delta']:g}", "spent", "limit", "left")
+    for level, row in figures["levels"].items():
+        limited = row["limit"] is not None
+        table.add_row(
+            f"{level} level",
+            f"{row['spent']:.6g}",
+            f"{row['limit']:.6g}" if limited else "no limit",
+            f"{row['remaining']:.6g}" if limited else "",
+        )
+    out.print(table)
+    if not figures["limits_noted"]:
+        out.print("no limit is noted here: its role notes its own when it is started next")
+    elif all(row["limit"] is None for row in figures["levels"].values()):
+        out.print("there is no limit: every round is recorded, and none is refused for its cost")
+    votes = figures["ballot"]
+    if figures["neighbours"]:
+        votes += f" of {', '.join(map(str, figures['neighbours']))} neighbours"
+    for row in figures["buys"]:
+        number = "any number of" if row["queries"] is None else f"{row['queries']:,}"
+        out.print(f"still buys {number} queries at sigma {row['sigma']:g} ({votes})")
+
+
+def _spend(spend: Spend, delta: float) -> dict[str, Any]:
+    mechanism = spend.mechanism
+    return {
+        "round_id": spend.round_id,
+        "charged_at": spend.charged_at.isoformat(),
+        "queries": mechanism.queries,
+        "note": spend.note,
+        "epsilon_agent": epsilon([mechanism], Level.AGENT, delta),
+        "epsilon_instance": epsilon([mechanism], Level.INSTANCE, delta),
+    }
+
+
+def _show_spends(out: Console, spends: Sequence[dict[str, Any]]) -> None:
+    """Each round by itself: together they cost less than the sum of their epsilons."""
+    columns = ("charged (UTC)", "queries", "agent", "instance", "what")
+    table = Table(Column("round", no_wrap=True), *columns, box=None)
+    for row in spends:
+        table.add_row(
+            row["round_id"],
+            row["charged_at"][:19].replace("T", " "),
+            str(row["queries"]),
+            f"{row['epsilon_agent']:.4g}",
+            f"{row['epsilon_instance']:.4g}",
+            row["note"],
+        )
+    out.print(table)
+
+
+async def _of_service(out: Console, settings: BudgetSettings) -> dict[str, Any]:
+    if settings.spends:
+        raise ConfigError("spends: is for --data-dir; `mpc-vote rounds` lists a client's rounds")
+    async with AsyncLabelClient(
+        settings.coordinator, str(settings.certs), coordinator_name=settings.coordinator_name
+    ) as client:
+        service = await client.service()
+    levels = {
+        Level.AGENT.value: {"spent": service.total_epsilon_agent},
+        Level.INSTANCE.value: {"spent": service.total_epsilon_instance},
+    }
+    table = Table(f"epsilon at delta {service.delta:g}", "spent")
+    for level, row in levels.items():
+        table.add_row(f"{level} level", f"{row['spent']:.6g}")
+    out.print(table)
+    out.print(
+        "The service and its agents have limits of their own, and say so when a round is over one. "
+        "Their operators see what is left with --data-dir.",
+        soft_wrap=True,
+    )
+    return {"service": settings.coordinator, "delta": service.delta, "levels": levels}

@@ -130,8 +130,10 @@ def test_sensitivities_at_four_bits(
     kind: BallotKind, agent: tuple[int, int], instance: tuple[int, int], entry: int
 ) -> None:
     ks = (5, 3, 4)
-    assert agent_sensitivity(kind, fraction_bits=4, ks=ks, tau=2) == Sensitivity(*agent)
-    assert instance_sensitivity(kind, fraction_bits=4, ks=ks, tau=2) == Sensitivity(*instance)
+    moved = agent_sensitivity(kind, fraction_bits=4, ks=ks, tau=2)
+    assert (moved.l1, moved.l2_squared) == agent
+    moved = instance_sensitivity(kind, fraction_bits=4, ks=ks, tau=2)
+    assert (moved.l1, moved.l2_squared) == instance
     assert max_entry(kind, 4, ks, 2) == entry
 
 

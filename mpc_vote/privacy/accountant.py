@@ -185,8 +185,9 @@ def check_delta(delta: float) -> None:
 def _composed(counted: Mapping[Mechanism, int], orders: FloatArray, level: Level) -> FloatArray:
     total = np.zeros(len(orders))
     with np.errstate(over="ignore"):  # infinite is the right answer then
-        for mechanism, runs in counted.items():
-            total += runs * mechanism.curve(orders, level)
+        # In an order of their own: whoever composes the same mechanisms gets the same digits.
+        for mechanism in sorted(counted, key=repr):
+            total += counted[mechanism] * mechanism.curve(orders, level)
     return total
 
 

@@ -1,5 +1,8 @@
 """The table engine in place of `x.argmax()`, for any CrypTen user's tensor of integers.
 
+    from mpc_vote.argmax import integer_tensor, secure_argmax  # first: it makes crypten import
+    import crypten
+
     crypten.init()
     x = integer_tensor(torch.tensor([[3, 9, 4]]), src=0)
     secure_argmax(x, dim=1, one_hot=False).get_plain_text()
@@ -9,9 +12,9 @@ Within `crypten_binding.bound` it runs on that session's channel and dealer, and
 and the first party deals, as in CrypTen's default provider: then whoever runs rank 0 must not
 collude with anybody, and the transport is as safe as CrypTen's is.
 
-Unlike CrypTen's argmax, a tie goes to the lower index. The encoded values (the integers themselves,
-or fixed-point values times their scale) must be below 2^(bits-2) in absolute value: nobody can
-check that on shares, so `integer_tensor` checks it before it shares.
+Unlike CrypTen's argmax, a tie goes to the lower index. Values must be below 2^(bits-2) in absolute
+value: nobody can check that on shares, so `integer_tensor` checks it before it shares. Tensors in
+fixed point, CrypTen's default, are refused: times their scale, values leave that range soon.
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ _BINDING = "mpc_vote.argmax.crypten_binding"
 
 def integer_tensor(values: torch.Tensor, src: int = 0, bits: int = MAX_BITS) -> Any:
     """Shares whole numbers as an MPCTensor; refuses what `secure_argmax` could get wrong."""
-    if values.is_floating_point() or values.is_complex():
+    if not isinstance(values, torch.Tensor):
+        raise ValueError(f"a torch tensor is wanted, not a {type(values).__name__}")
+    if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
         raise ValueError(f"integers are wanted, not {values.dtype}: scale and round them first")
     largest = TableArgmax(bits).largest_total(1)
     if values.numel() and max(values.max().item(), -values.min().item()) > largest:
@@ -68,9 +73,15 @@ def secure_argmax(
 
     Arguments and shapes are those of CrypTen's `argmax`.
     """
-    if x.ptype != import_crypten().mpc.arithmetic:
+    crypten = import_crypten()
+    if not isinstance(x, crypten.mpc.MPCTensor):
+        raise ValueError(f"an MPCTensor is wanted, not a {type(x).__name__}")
+    if x.ptype != crypten.mpc.arithmetic:
+        raise ValueError("arithmetic shares are wanted: convert with x.to(crypten.mpc.arithmetic)")
+    if x.encoder._scale != 1:
         raise ValueError(
-            "an arithmetically shared tensor is wanted: convert it with x.to(arithmetic)"
+            "the tensor is in fixed point: share integers with integer_tensor, "
+            "or with crypten.cryptensor(values, precision=0)"
         )
     share = x.share
     last = share.reshape(1, -1) if dim is None else share.movedim(dim, -1)
@@ -82,20 +93,19 @@ def secure_argmax(
     engine = _engine(rows, classes, channel.size, bits)
     totals = np.ascontiguousarray(last.numpy()).reshape(-1).view(np.uint64)
     labels = engine.run(totals, classes, channel, material)
-    scale = int(x.encoder._scale)
     if not one_hot:
         result = labels.reshape(last.shape[:-1])
         if dim is None:
             result = result.reshape(())
         elif keepdim:
             result = np.expand_dims(result, dim % share.dim())
-        return _tensor(result * np.uint64(scale), x)
+        return _tensor(result, x)
     if classes == 1:
         hot = np.full((rows, 1), int(channel.rank == channel.size - 1), np.uint64)
     else:
         item = Rotation(rows, classes)
         hot = rotate(labels, item, material.take(item), channel)
-    hot = hot.reshape(last.shape) * np.uint64(scale)
+    hot = hot.reshape(last.shape)
     return _tensor(hot.reshape(share.shape) if dim is None else np.moveaxis(hot, -1, dim), x)
 
 

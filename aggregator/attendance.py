@@ -18,7 +18,7 @@ from mpc_vote import rpc, wire
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import Role
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, agent_pb2_grpc
-from mpc_vote.spec import MAX_AGENTS, MAX_CLASSES, MAX_K, Spec
+from mpc_vote.spec import BALLOTS, KNN_BALLOTS, MAX_AGENTS, MAX_CLASSES, MAX_K, Spec
 
 log = logging.getLogger(__name__)
 
@@ -161,12 +161,14 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
                     self._tell(name, ballots)
             while not reader.done():
                 waiting = asyncio.create_task(seat.outbox.get())
-                await asyncio.wait({waiting, reader}, return_when=asyncio.FIRST_COMPLETED)
-                if not waiting.done():
+                try:
+                    await asyncio.wait({waiting, reader}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    came = waiting.done()
                     waiting.cancel()
-                elif (response := waiting.result()) is None:
-                    return
-                else:
+                if came:
+                    if (response := waiting.result()) is None:
+                        return
                     yield response
             await reader
         finally:
@@ -239,5 +241,8 @@ def _check_capabilities(capabilities: agent_pb2.Capabilities) -> None:
             low=1,
             high=MAX_CLASSES,
         )
+    neighbours = any(BALLOTS.get(code) in KNN_BALLOTS for code in capabilities.ballots)
+    if neighbours and capabilities.k == 0:
+        raise VoteError(ErrorKind.SPEC_INVALID, why="an agent that counts neighbours has no k")
     if not shape or len(shape) >= wire.MAX_DIMENSIONS or 0 in shape or capabilities.k > MAX_K:
         raise VoteError(ErrorKind.SPEC_INVALID, why="the agent's query shape or k is out of range")

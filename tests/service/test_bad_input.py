@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggregator import admission
+from aggregator import admission, attendance
 from mpc_vote import rpc, wire
 from mpc_vote.argmax.engines import EngineName
 from mpc_vote.client import AsyncLabelClient, Plan
@@ -229,6 +229,19 @@ def test_agents_that_offer_no_known_ballot_are_not_asked() -> None:
     )
     with refused(ErrorKind.BALLOT_UNSUPPORTED):
         admission.make_spec(label_pb2.LabelPlan(**GOOD), ROW, {"odd": offer}, defaults, 0.0)
+
+
+@pytest.mark.parametrize(
+    "ballot", [common_pb2.BALLOT_KIND_KNN_FREQUENCY, common_pb2.BALLOT_KIND_KNN_COUNT]
+)
+def test_agents_that_count_neighbours_without_a_k_are_refused(ballot: Any) -> None:
+    offer = agent_pb2.Capabilities(
+        classes=3, query_dtype=common_pb2.DTYPE_FLOAT32, query_shape=[6], ballots=[ballot]
+    )
+    with refused(ErrorKind.SPEC_INVALID, "has no k"):
+        attendance._check_capabilities(offer)
+    offer.k = 1
+    attendance._check_capabilities(offer)
 
 
 # What our own client refuses before anything is sent

@@ -8,7 +8,6 @@ number of voters stay away.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,16 +17,15 @@ import numpy as np
 from pydantic import Field
 
 from agent_node.agent import Agent
-from agent_node.policy import Policy
 from agent_node.settings import AgentSettings
 from agent_node.voter import Ballot, Queries
-from mpc_vote import process, rpc
+from agent_node.wiring import attend, open_agent
+from mpc_vote import process
 from mpc_vote.ballots import BallotKind
 from mpc_vote.config import Name
 from mpc_vote.errors import ErrorKind, VoteError
-from mpc_vote.identity import Credentials, Identity, Role
+from mpc_vote.identity import Credentials, Role
 from mpc_vote.privacy.audit import WITH, Scene
-from mpc_vote.privacy.ledger import Budget, Ledger
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2
 from mpc_vote.sharing import Share, split
@@ -82,22 +80,13 @@ class _Colluder(Agent):
 
 
 async def _serve(settings: AuditAgentsSettings) -> None:
-    async with contextlib.AsyncExitStack() as stack, process.until_stopped() as stopped:
-        agents = [
-            await _open(stack, settings, place, name) for place, name in enumerate(settings.agents)
-        ]
-        attending = [asyncio.create_task(agent.attend()) for agent in agents]
-        stopping = asyncio.create_task(stopped.wait())
-        try:
-            # Agents attend for ever: one that ends has failed.
-            await asyncio.wait([*attending, stopping], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (*attending, stopping):
-                task.cancel()
-            results = await asyncio.gather(*attending, return_exceptions=True)
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
+    async with contextlib.AsyncExitStack() as stack:
+        await attend(
+            [
+                await _open(stack, settings, place, name)
+                for place, name in enumerate(settings.agents)
+            ]
+        )
 
 
 async def _open(
@@ -105,17 +94,7 @@ async def _open(
 ) -> Agent:
     """One agent with everything of its own."""
     credentials = Credentials.load(settings.certs / name, Role.AGENT)
-    folder = settings.data_dir / name
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    budget = Budget(settings.budget_agent, settings.budget_instance, settings.delta)
-    ledger = stack.enter_context(contextlib.closing(Ledger(folder / "ledger.db", budget)))
-    coordinator = Identity(Role.COORDINATOR, settings.coordinator_name)
-    channel = rpc.dial(credentials, settings.coordinator, coordinator)
-    await stack.enter_async_context(channel)
-    parties = {}
-    for party, address in settings.parties.items():
-        party_channel = rpc.dial(credentials, address, Identity(Role.PARTY, party))
-        parties[party] = await stack.enter_async_context(party_channel)
+    data_dir = settings.data_dir / name
     scene = Scene.of(
         settings.level,
         settings.method,
@@ -135,4 +114,4 @@ async def _open(
         min_collusion=settings.min_collusion,
     )
     kind = Agent if scene.is_noisy(place) else _Colluder
-    return kind(name, Policy(name, settings, ledger), voter, capabilities, channel, parties)
+    return await open_agent(stack, settings, credentials, data_dir, voter, capabilities, kind)

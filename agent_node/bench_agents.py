@@ -7,7 +7,6 @@ agents on different machines do at the same time, these do one after the other.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,13 +17,12 @@ import numpy.typing as npt
 from pydantic import Field
 
 from agent_node.agent import Agent
-from agent_node.policy import Policy
 from agent_node.settings import AgentSettings
 from agent_node.voter import Neighbours, Queries
-from mpc_vote import process, rpc
+from agent_node.wiring import attend, open_agent
+from mpc_vote import process
 from mpc_vote.config import Name
-from mpc_vote.identity import Credentials, Identity, Role
-from mpc_vote.privacy.ledger import Budget, Ledger
+from mpc_vote.identity import Credentials, Role
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2
 from mpc_vote.spec import BALLOT_CODES
 
@@ -49,20 +47,8 @@ def command(arguments: Sequence[str]) -> int:
 
 
 async def _serve(settings: BenchAgentsSettings) -> None:
-    async with contextlib.AsyncExitStack() as stack, process.until_stopped() as stopped:
-        agents = [await _open(stack, settings, name) for name in settings.agents]
-        attending = [asyncio.create_task(agent.attend()) for agent in agents]
-        stopping = asyncio.create_task(stopped.wait())
-        try:
-            # Agents attend for ever: one that ends has failed.
-            await asyncio.wait([*attending, stopping], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (*attending, stopping):
-                task.cancel()
-            results = await asyncio.gather(*attending, return_exceptions=True)
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
+    async with contextlib.AsyncExitStack() as stack:
+        await attend([await _open(stack, settings, name) for name in settings.agents])
 
 
 async def _open(
@@ -70,17 +56,7 @@ async def _open(
 ) -> Agent:
     """One agent with everything of its own."""
     credentials = Credentials.load(settings.certs / name, Role.AGENT)
-    folder = settings.data_dir / name
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    budget = Budget(settings.budget_agent, settings.budget_instance, settings.delta)
-    ledger = stack.enter_context(contextlib.closing(Ledger(folder / "ledger.db", budget)))
-    coordinator = Identity(Role.COORDINATOR, settings.coordinator_name)
-    channel = rpc.dial(credentials, settings.coordinator, coordinator)
-    await stack.enter_async_context(channel)
-    parties = {}
-    for party, address in settings.parties.items():
-        party_channel = rpc.dial(credentials, address, Identity(Role.PARTY, party))
-        parties[party] = await stack.enter_async_context(party_channel)
+    data_dir = settings.data_dir / name
     voter = _voter(settings)
     capabilities = agent_pb2.Capabilities(
         classes=settings.classes,
@@ -91,7 +67,7 @@ async def _open(
         min_quorum=settings.min_quorum,
         min_collusion=settings.min_collusion,
     )
-    return Agent(name, Policy(name, settings, ledger), voter, capabilities, channel, parties)
+    return await open_agent(stack, settings, credentials, data_dir, voter, capabilities)
 
 
 def _voter(settings: BenchAgentsSettings) -> Neighbours:

@@ -27,6 +27,7 @@ import grpc
 import numpy as np
 from pydantic import Field
 
+from aggregator.commands import warm_up
 from aggregator.deal import DealtMaterial, MaterialPool
 from aggregator.peers import PeerChannel, PeerServicer
 from mpc_vote import process, rpc
@@ -78,7 +79,7 @@ async def serve(settings: BenchPartySettings) -> None:
         services = [(party_pb2_grpc.add_PeerServiceServicer_to_server, party.peer_servicer)]
         server = rpc.Server(credentials, settings.listen, services, party.health)
         # CrypTen and torch take seconds to import: before the first job, not in it.
-        await asyncio.to_thread(_warm_up)
+        await asyncio.to_thread(warm_up)
         await server.start()
         stack.push_async_callback(server.stop)
         work = asyncio.create_task(party.work(requests))
@@ -266,15 +267,6 @@ class _BenchParty:
 def _planned(job: Job) -> tuple[Engine, Plan]:
     engine = job.make_engine()
     return engine, session_plan(engine, job.rows, job.classes, len(job.parties))
-
-
-def _warm_up() -> None:
-    import torch
-
-    import mpc_vote.argmax.crypten_binding  # noqa: F401
-
-    # Parties share the machine's cores; the tensors are small, and one thread is as fast.
-    torch.set_num_threads(1)
 
 
 async def _standard_input() -> asyncio.StreamReader:

@@ -99,7 +99,7 @@ async def serve_party(settings: PartySettings) -> None:
         ]
         server = rpc.Server(credentials, settings.listen, services, servicer.health)
         # CrypTen and torch take seconds to import: before the first round, not in it.
-        await asyncio.to_thread(_warm_up)
+        await asyncio.to_thread(warm_up)
         await _serve(credentials, [server])
 
 
@@ -211,7 +211,8 @@ async def _dial_parties(
     return channels
 
 
-def _warm_up() -> None:
+def warm_up() -> None:
+    """Imports what the first count would else wait for."""
     import torch
 
     import mpc_vote.argmax.crypten_binding  # noqa: F401

@@ -1,0 +1,57 @@
+"""An agent with its ledger and its connections, and how agents attend until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from agent_node.agent import Agent
+from agent_node.policy import Policy
+from agent_node.settings import AgentSettings
+from agent_node.voter import Voter
+from mpc_vote import process, rpc
+from mpc_vote.identity import Credentials, Identity, Role
+from mpc_vote.privacy.ledger import Budget, Ledger
+from mpc_vote.proto.mpcvote.v1 import agent_pb2
+
+
+async def open_agent(
+    stack: contextlib.AsyncExitStack,
+    settings: AgentSettings,
+    credentials: Credentials,
+    data_dir: Path,
+    voter: Voter,
+    capabilities: agent_pb2.Capabilities,
+    kind: type[Agent] = Agent,
+) -> Agent:
+    """An agent whose ledger and connections last as long as the stack."""
+    name = credentials.identity.name
+    data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    budget = Budget(settings.budget_agent, settings.budget_instance, settings.delta)
+    ledger = stack.enter_context(contextlib.closing(Ledger(data_dir / "ledger.db", budget)))
+    coordinator = Identity(Role.COORDINATOR, settings.coordinator_name)
+    channel = rpc.dial(credentials, settings.coordinator, coordinator)
+    await stack.enter_async_context(channel)
+    parties = {}
+    for party, address in settings.parties.items():
+        party_channel = rpc.dial(credentials, address, Identity(Role.PARTY, party))
+        parties[party] = await stack.enter_async_context(party_channel)
+    return kind(name, Policy(name, settings, ledger), voter, capabilities, channel, parties)
+
+
+async def attend(agents: Sequence[Agent]) -> None:
+    """Lets agents attend until told to stop; they would for ever, so one that ends has failed."""
+    async with process.until_stopped() as stopped:
+        attending = [asyncio.create_task(agent.attend()) for agent in agents]
+        stopping = asyncio.create_task(stopped.wait())
+        try:
+            await asyncio.wait([*attending, stopping], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (*attending, stopping):
+                task.cancel()
+            results = await asyncio.gather(*attending, return_exceptions=True)
+        for result in results:
+            if isinstance(result, Exception):
+                raise result

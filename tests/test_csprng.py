@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpc_vote.csprng import SEED_BYTES, SeedStream, new_seed
@@ -30,7 +30,6 @@ def test_the_stream_number_is_the_upper_half_of_the_counter() -> None:
     assert first.hex() == "ddc6bf790c15760d8d9aeb6f9a75fd4e"
 
 
-@settings(deadline=None)
 @given(seeds, streams, st.integers(0, 200))
 def test_a_stream_is_the_cipher_of_its_counters(seed: bytes, stream: int, count: int) -> None:
     cipher = Cipher(algorithms.AES(seed), modes.ECB()).encryptor()
@@ -38,7 +37,6 @@ def test_a_stream_is_the_cipher_of_its_counters(seed: bytes, stream: int, count:
     assert SeedStream(seed, stream).take(count) == cipher.update(b"".join(counters))[:count]
 
 
-@settings(deadline=None)
 @given(seeds, st.lists(st.integers(0, 50), max_size=10))
 def test_reading_on_equals_reading_at_once(seed: bytes, counts: list[int]) -> None:
     stream = SeedStream(seed)
@@ -46,7 +44,6 @@ def test_reading_on_equals_reading_at_once(seed: bytes, counts: list[int]) -> No
     assert read == SeedStream(seed).take(sum(counts))
 
 
-@settings(deadline=None)
 @given(seeds, st.integers(0, 70))
 def test_words_are_the_bytes_in_little_endian_order(seed: bytes, count: int) -> None:
     raw = SeedStream(seed).take(8 * count)
@@ -54,7 +51,6 @@ def test_words_are_the_bytes_in_little_endian_order(seed: bytes, count: int) -> 
     assert SeedStream(seed).words(count).tolist() == expected
 
 
-@settings(deadline=None)
 @given(seeds, st.integers(0, 70))
 def test_bits_are_those_of_the_bytes_and_use_up_whole_ones(seed: bytes, count: int) -> None:
     stream, raw = SeedStream(seed), SeedStream(seed)
@@ -63,7 +59,6 @@ def test_bits_are_those_of_the_bytes_and_use_up_whole_ones(seed: bytes, count: i
     assert stream.take(16) == raw.take(16)
 
 
-@settings(deadline=None)
 @given(seeds, st.lists(streams, min_size=2, max_size=6, unique=True))
 def test_streams_of_one_seed_differ_in_every_block(seed: bytes, numbers: list[int]) -> None:
     blocks = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpc_vote import ring
@@ -17,7 +17,6 @@ def words(values: list[int]) -> ring.Words:
     return np.array(values, dtype=np.uint64)
 
 
-@settings(deadline=None)
 @given(word_lists, bits)
 def test_packing_keeps_the_low_bits(values: list[int], b: int) -> None:
     packed = ring.pack(words(values), b)
@@ -25,7 +24,6 @@ def test_packing_keeps_the_low_bits(values: list[int], b: int) -> None:
     assert ring.unpack(packed, b, len(values)).tolist() == [v % 2**b for v in values]
 
 
-@settings(deadline=None)
 @given(word_lists, bits)
 def test_packing_is_one_long_little_endian_number(values: list[int], b: int) -> None:
     number = sum((v % 2**b) << (b * i) for i, v in enumerate(values))
@@ -40,7 +38,6 @@ def test_packing_takes_any_shape_and_layout() -> None:
     assert ring.pack(values.T, 5) == ring.pack(np.ascontiguousarray(values.T), 5)
 
 
-@settings(deadline=None)
 @given(word_lists, bits, st.integers(1, 5))
 def test_another_size_than_promised_is_refused(values: list[int], b: int, extra: int) -> None:
     packed = ring.pack(words(values), b)
@@ -119,7 +116,6 @@ def test_the_type_for_bits_is_the_least_that_holds_them(b: int) -> None:
     assert dtype.itemsize == 1 or b > 4 * dtype.itemsize
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(*[st.integers(0, 2**64 - 1)] * 2), min_size=1, max_size=20), bits)
 def test_reduction_to_fewer_bits_is_a_homomorphism(pairs: list[tuple[int, int]], b: int) -> None:
     left, right = words([p[0] for p in pairs]), words([p[1] for p in pairs])
@@ -129,7 +125,6 @@ def test_reduction_to_fewer_bits_is_a_homomorphism(pairs: list[tuple[int, int]],
     assert ring.pack(cut, b) == ring.pack(left + right, b)
 
 
-@settings(deadline=None)
 @given(bits, st.data())
 def test_signed_is_the_representative_nearest_to_zero(b: int, data: st.DataObject) -> None:
     value = data.draw(st.integers(-(2 ** (b - 1)), 2 ** (b - 1) - 1))
@@ -138,7 +133,6 @@ def test_signed_is_the_representative_nearest_to_zero(b: int, data: st.DataObjec
     assert ring.signed(given_words, b).tolist() == [value]
 
 
-@settings(deadline=None)
 @given(st.integers(1, 2**62 - 1))
 def test_bits_for_is_the_least_ring_in_which_differences_keep_their_sign(bound: int) -> None:
     b = ring.bits_for(bound)

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -47,7 +47,6 @@ def looks_uniform(words: ring.Words, bits: int) -> bool:
     return stats.chisquare(counts).pvalue > FAILURE
 
 
-@settings(deadline=None)
 @given(sharings())
 def test_shares_sum_to_the_values(given_: tuple[np.ndarray, int, int, int]) -> None:
     values, parties, explicit, bits = given_
@@ -56,7 +55,6 @@ def test_shares_sum_to_the_values(given_: tuple[np.ndarray, int, int, int]) -> N
     assert ring.pack(total, bits) == ring.pack(values.reshape(-1).view(np.uint64), bits)
 
 
-@settings(deadline=None)
 @given(sharings(), st.lists(st.integers(1, 3), max_size=6))
 def test_blocks_that_end_on_a_byte_read_as_the_whole(
     given_: tuple[np.ndarray, int, int, int], eights: list[int]
@@ -72,7 +70,6 @@ def test_blocks_that_end_on_a_byte_read_as_the_whole(
         assert np.concatenate(blocks).tolist() == read(share, values.size, bits).tolist()
 
 
-@settings(deadline=None)
 @given(sharings())
 def test_upload_is_one_ballot_and_a_seed_per_further_party(
     given_: tuple[np.ndarray, int, int, int],

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mpc_vote import noise, spec
@@ -334,7 +334,6 @@ class TestDigest:
         assert Spec.seal(message()).digest != Spec.seal(message(sigma=2.5)).digest
 
 
-@settings(deadline=None)
 @given(
     st.floats(1e-3, 50),
     st.integers(0, 8),
@@ -408,7 +407,6 @@ class TestShape:
             assert Spec.seal(made).engine.ring_bits == made.ring_bits
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 5_000), min_size=1, max_size=8))
 def test_default_fraction_bits_tell_one_neighbour_apart(ks: list[int]) -> None:
     assert spec.default_fraction_bits(BallotKind.ONE_HOT, ks) == 4

@@ -29,7 +29,6 @@ def refusal(tensor: common_pb2.Tensor) -> ErrorKind:
     return caught.value.kind
 
 
-@settings(deadline=None)
 @given(arrays)
 def test_an_array_comes_back_as_it_was(array: np.ndarray) -> None:
     sent = wire.to_tensor(array)
@@ -68,7 +67,6 @@ def test_unknown_codes_are_refused(code: Any) -> None:
     assert refusal(common_pb2.Tensor(dtype=code, shape=[1], data=b"1")) is ErrorKind.METHOD_UNKNOWN
 
 
-@settings(deadline=None)
 @given(arrays, st.integers(-9, 9).filter(bool))
 def test_data_of_another_size_than_the_shape_is_refused(array: np.ndarray, off: int) -> None:
     tensor = wire.to_tensor(array)
@@ -99,7 +97,7 @@ def test_the_refusal_says_what_was_expected() -> None:
 
 
 class TestChunks:
-    @settings(deadline=None, max_examples=25)
+    @settings(max_examples=25)
     @given(st.integers(0, 40), st.integers(1, 400_000))
     def test_chunks_are_the_rows_in_order_and_no_larger_than_a_message(
         self, rows: int, columns: int
@@ -165,7 +163,6 @@ class TestDigest:
             np.testing.assert_array_equal(same, self.base)
             assert wire.digest_of(same) == wire.digest_of(self.base)
 
-    @settings(deadline=None)
     @given(arrays)
     def test_both_ends_agree_on_it(self, array: np.ndarray) -> None:
         assert wire.digest_of(wire.from_tensor(wire.to_tensor(array))) == wire.digest_of(array)

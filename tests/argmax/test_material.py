@@ -49,7 +49,7 @@ def seeds_for(parties: int) -> list[bytes]:
 @every_kind
 @every_committee
 class TestParts:
-    @settings(deadline=None, max_examples=20)
+    @settings(max_examples=20)
     @given(count=counts, index=indices)
     def test_they_combine_to_valid_items(
         self, kind: TripleKind, parties: int, count: int, index: int
@@ -58,7 +58,7 @@ class TestParts:
         assert all(p.a.shape == p.b.shape == p.c.shape == (count,) for p in parts)
         assert is_valid(kind, parts).all()
 
-    @settings(deadline=None, max_examples=20)
+    @settings(max_examples=20)
     @given(count=counts, index=indices)
     def test_without_the_correction_they_do_not(
         self, kind: TripleKind, parties: int, count: int, index: int
@@ -67,7 +67,7 @@ class TestParts:
         parts = deal(seeds_for(parties), index, Triples(kind, count), corrected=False)
         assert not is_valid(kind, parts).any()
 
-    @settings(deadline=None, max_examples=20)
+    @settings(max_examples=20)
     @given(pair=st.lists(indices, min_size=2, max_size=2, unique=True))
     def test_items_at_different_indices_have_no_word_in_common(
         self, kind: TripleKind, parties: int, pair: list[int]

@@ -53,7 +53,7 @@ def test_images_go_through_the_named_features() -> None:
     assert voter.counts(images).argmax(axis=1).tolist() == [row % 10 for row in range(20)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     count=st.integers(2, 200),

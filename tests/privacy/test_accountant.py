@@ -89,7 +89,7 @@ class TestConformance:
         assert account([], Level.AGENT, 1e-5) == 0.0
 
     @everywhere
-    @settings(max_examples=4, deadline=None)
+    @settings(max_examples=4)
     @given(
         queries=st.integers(1, 300),
         votes=st.floats(10.0, 200.0),
@@ -114,7 +114,7 @@ class TestConformance:
         assert account([make(queries, votes), make(3, 50.0)], level, delta) * (1 + 1e-4) >= cost
 
     @everywhere
-    @settings(max_examples=2, deadline=None)
+    @settings(max_examples=2)
     @given(
         queries=st.lists(st.integers(1, 200), min_size=2, max_size=3),
         level=st.sampled_from(Level),
@@ -164,7 +164,7 @@ small_votes = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(small_votes, min_size=1, max_size=4), st.sampled_from(Level), deltas)
 def test_the_tight_conversion_is_that_of_dp_accounting(
     votes: list[Mechanism], level: Level, delta: float
@@ -200,7 +200,7 @@ def test_gaussian_votes_and_screens_compose_exactly() -> None:
 
 
 class TestEpsilons:
-    @settings(max_examples=12, deadline=None)
+    @settings(max_examples=12)
     @given(
         st.lists(st.sampled_from([ideal, served, screened, baseline]), min_size=1, max_size=3),
         st.integers(1, 500),

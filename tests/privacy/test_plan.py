@@ -166,7 +166,7 @@ def test_solving_recovers_the_known_vector() -> None:
     assert solve_sigma(gaussian(sigma=1), known, Level.AGENT, Accountant.TIGHT).plan == gaussian()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.sampled_from(list(Noise)),
     st.floats(0.01, 20),

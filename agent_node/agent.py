@@ -57,8 +57,8 @@ class Agent:
         self._coordinator = agent_pb2_grpc.AgentServiceStub(coordinator)
         self._channels = parties
         self._parties = {n: party_pb2_grpc.PartyServiceStub(c) for n, c in parties.items()}
-        # Rounds that this agent takes part in; the event says that everybody is prepared.
-        self._rounds: dict[str, asyncio.Event] = {}
+        # Rounds that this agent takes part in: True once all are prepared, False if it is over.
+        self._rounds: dict[str, asyncio.Future[bool]] = {}
         # What rounds that it is prepared for will be charged: who is prepared does not back out.
         self._promised: dict[str, Mechanism] = {}
         self._promising = asyncio.Lock()
@@ -98,8 +98,9 @@ class Agent:
                     self._welcomed = self._attending = True
                     log.info("attending as %s", self._name)
                 elif response.HasField("go"):
-                    if (started := self._rounds.get(response.go.round_id)) is not None:
-                        started.set()
+                    self._decide(response.go.round_id, True)
+                elif response.HasField("closed"):
+                    self._decide(response.closed.round_id, False)
                 else:
                     answer = self._answer if len(rounds) < _MAX_ROUNDS_AT_ONCE else self._overload
                     task = asyncio.create_task(answer(response.announcement.spec, call))
@@ -112,6 +113,12 @@ class Agent:
                 task.cancel()
             await asyncio.gather(*rounds, return_exceptions=True)
 
+    def _decide(self, round_id: str, go: bool) -> None:
+        """The first word counts: a round that is being sent is not called back."""
+        decision = self._rounds.get(round_id)
+        if decision is not None and not decision.done():
+            decision.set_result(go)
+
     async def _answer(self, wire_spec: bytes, call: Any) -> None:
         """Answers one announcement, with shares or with a reason."""
         round_id = ""
@@ -120,7 +127,7 @@ class Agent:
             if spec.round_id in self._rounds:
                 return
             round_id = spec.round_id
-            self._rounds[round_id] = asyncio.Event()
+            self._rounds[round_id] = asyncio.get_running_loop().create_future()
             uploaded = await self._take_part(spec, call)
             submitted = agent_pb2.Submitted(round_id=round_id, upload_bytes=uploaded)
             reply = agent_pb2.AttendRequest(submitted=submitted)
@@ -156,21 +163,24 @@ class Agent:
         Returns the bytes that were sent.
         """
         self._policy.check(spec, self._capabilities)
+        decision = self._rounds[spec.round_id]
         queries = await self._fetch(spec)
         async with self._voting:
             ballot = await asyncio.to_thread(self._voter.vote, spec, queries)
         await self._check_reach()
+        if decision.done():
+            raise _over(spec, "the coordinator ended it")
         async with self._promising:
             await asyncio.to_thread(self._policy.check_budget, spec, dict(self._promised))
             self._promised[spec.round_id] = spec.mechanism
         prepared = agent_pb2.Prepared(round_id=spec.round_id)
         await self._say(call, agent_pb2.AttendRequest(prepared=prepared))
         try:
-            go = self._rounds[spec.round_id]
-            await asyncio.wait_for(go.wait(), max(0.0, spec.seconds_left()))
+            go = await asyncio.wait_for(decision, max(0.0, spec.seconds_left()))
         except TimeoutError as error:
-            why = "too few agents were prepared before its deadline"
-            raise VoteError(ErrorKind.ROUND_CLOSED, round=spec.round_id, why=why) from error
+            raise _over(spec, "too few agents were prepared before its deadline") from error
+        if not go:
+            raise _over(spec, "the coordinator ended it")
         shares = await asyncio.to_thread(self._share, spec, ballot)
         submission = os.urandom(_SUBMISSION_ID_BYTES)
         sent = await asyncio.gather(
@@ -247,6 +257,10 @@ class Agent:
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
             async with self._saying:
                 await call.write(message)
+
+
+def _over(spec: Spec, why: str) -> VoteError:
+    return VoteError(ErrorKind.ROUND_CLOSED, round=spec.round_id, why=why)
 
 
 class _Upload:

@@ -109,6 +109,7 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
             yield ballots
         finally:
             del self._rounds[spec.round_id]
+            self._close(ballots)
 
     def start(self, ballots: Ballots) -> None:
         """Tells the agents that are prepared, and those that still will be, to charge and send."""
@@ -116,22 +117,36 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
         for agent in ballots.prepared:
             self._tell(agent, ballots)
 
+    def _close(self, ballots: Ballots) -> None:
+        """Tells whoever may still hold a part of its budget for the round to let go of it."""
+        closed = agent_pb2.Closed(round_id=ballots.spec.round_id)
+        for agent in ballots.spec.roster:
+            if agent not in ballots.submitted and agent not in ballots.declined:
+                # One that does not read lets go at the round's deadline.
+                self._send(agent, agent_pb2.AttendResponse(closed=closed))
+
     def _tell(self, agent: str, ballots: Ballots) -> None:
         """An agent that is not prepared hears of the round, one that is hears of its start."""
-        seat = self._seats.get(agent)
-        if seat is None:
-            return
         if agent in ballots.prepared:
             go = agent_pb2.Go(round_id=ballots.spec.round_id)
             response = agent_pb2.AttendResponse(go=go)
         else:
             announcement = agent_pb2.RoundAnnouncement(spec=ballots.spec.wire)
             response = agent_pb2.AttendResponse(announcement=announcement)
+        if not self._send(agent, response):
+            ballots.declined[agent] = "it does not read its announcements"
+            ballots.changed.set()
+
+    def _send(self, agent: str, response: agent_pb2.AttendResponse) -> bool:
+        """False if the agent is here but does not read."""
+        seat = self._seats.get(agent)
+        if seat is None:
+            return True
         try:
             seat.outbox.put_nowait(response)
         except asyncio.QueueFull:
-            ballots.declined[agent] = "it does not read its announcements"
-            ballots.changed.set()
+            return False
+        return True
 
     @rpc.allowed(Role.AGENT)
     async def Attend(

@@ -188,7 +188,8 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
             )
             for name, can in self._attendance.present().items()
         ]
-        delta = self._defaults.delta
+        delta, budget = self._defaults.delta, self._ledger.budget
+        limits = {} if budget is None else budget.limits()
         return label_pb2.GetServiceResponse(
             agents=agents,
             parties=self._defaults.parties,
@@ -198,6 +199,8 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
             total_epsilon_instance=self._ledger.spent(Level.INSTANCE, delta),
             max_queries=MAX_QUERIES,
             unready_parties=await self._unready(),
+            limit_epsilon_agent=limits.get(Level.AGENT),
+            limit_epsilon_instance=limits.get(Level.INSTANCE),
         )
 
 

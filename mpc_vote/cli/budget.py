@@ -29,7 +29,7 @@ _DELTA = 1e-3
 
 class BudgetSettings(Settings):
     """Shows what an agent or coordinator on this machine has spent, its limits, what is left of
-    them, and how many more queries that buys; or, to a client, what the service has spent.
+    them, and how many more queries that buys; or, to a client, where the service stands.
 
     The ledger is only read, and may be in use.
     """
@@ -96,11 +96,9 @@ def _of_ledger(out: Console, settings: BudgetSettings, path: Path) -> dict[str, 
             raise CommandError(f"{path} holds a spend that can't be read: {error}") from error
         delta = _DELTA if ledger.budget is None else ledger.budget.delta
         limits = {} if ledger.budget is None else ledger.budget.limits()
-        levels: dict[str, Any] = {}
-        for level in Level:
-            spent, limit = ledger.spent(level, delta), limits.get(level)
-            left = None if limit is None else max(0.0, limit - spent)
-            levels[level.value] = {"spent": spent, "limit": limit, "remaining": left}
+        levels = {
+            level.value: _standing(ledger.spent(level, delta), limits.get(level)) for level in Level
+        }
         buys = [
             {"sigma": sigma, "queries": ledger.affordable(one)} for sigma, one in wanted.items()
         ]
@@ -145,16 +143,7 @@ def _show_ledger(out: Console, figures: dict[str, Any]) -> None:
         f"{figures['ledger']}: {figures['rounds']} rounds, {figures['queries']:,} queries",
         soft_wrap=True,
     )
-    table = Table(f"epsilon at delta {figures['delta']:g}", "spent", "limit", "left")
-    for level, row in figures["levels"].items():
-        limited = row["limit"] is not None
-        table.add_row(
-            f"{level} level",
-            f"{row['spent']:.6g}",
-            f"{row['limit']:.6g}" if limited else "no limit",
-            f"{row['remaining']:.6g}" if limited else "",
-        )
-    out.print(table)
+    _show_levels(out, figures["levels"], figures["delta"])
     if not figures["limits_noted"]:
         out.print("no limit is noted here: its role notes its own when it is started next")
     elif all(row["limit"] is None for row in figures["levels"].values()):
@@ -202,17 +191,37 @@ async def _of_service(out: Console, settings: BudgetSettings) -> dict[str, Any]:
         settings.coordinator, str(settings.certs), coordinator_name=settings.coordinator_name
     ) as client:
         service = await client.service()
+    agent, instance = service.limit_epsilon_agent, service.limit_epsilon_instance
     levels = {
-        Level.AGENT.value: {"spent": service.total_epsilon_agent},
-        Level.INSTANCE.value: {"spent": service.total_epsilon_instance},
+        Level.AGENT.value: _standing(
+            service.total_epsilon_agent, agent if service.HasField("limit_epsilon_agent") else None
+        ),
+        Level.INSTANCE.value: _standing(
+            service.total_epsilon_instance,
+            instance if service.HasField("limit_epsilon_instance") else None,
+        ),
     }
-    table = Table(f"epsilon at delta {service.delta:g}", "spent")
-    for level, row in levels.items():
-        table.add_row(f"{level} level", f"{row['spent']:.6g}")
-    out.print(table)
+    _show_levels(out, levels, service.delta)
     out.print(
-        "The service and its agents have limits of their own, and say so when a round is over one. "
-        "Their operators see what is left with --data-dir.",
+        "Every agent has limits of its own besides, and says so when a round is over one.",
         soft_wrap=True,
     )
     return {"service": settings.coordinator, "delta": service.delta, "levels": levels}
+
+
+def _standing(spent: float, limit: float | None) -> dict[str, float | None]:
+    left = None if limit is None else max(0.0, limit - spent)
+    return {"spent": spent, "limit": limit, "remaining": left}
+
+
+def _show_levels(out: Console, levels: dict[str, Any], delta: float) -> None:
+    table = Table(f"epsilon at delta {delta:g}", "spent", "limit", "left")
+    for level, row in levels.items():
+        limited = row["limit"] is not None
+        table.add_row(
+            f"{level} level",
+            f"{row['spent']:.6g}",
+            f"{row['limit']:.6g}" if limited else "no limit",
+            f"{row['remaining']:.6g}" if limited else "",
+        )
+    out.print(table)

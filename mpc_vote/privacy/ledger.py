@@ -322,11 +322,12 @@ class LedgerView(_Records):
                 raise LedgerError(f"{self.path} holds no ledger yet: start its role first")
             if version >= _BUDGETS_SINCE:
                 self.budget = self._noted_budget()
-        except sqlite3.DatabaseError as error:
+        except sqlite3.OperationalError as error:
             raise LedgerError(
-                f"{self.path} can't be read as a ledger: {error}; "
-                "read it as the user that its role runs as"
+                f"{self.path} can't be read: {error}; read it as the user that its role runs as"
             ) from error
+        except sqlite3.DatabaseError as error:
+            raise LedgerError(f"{self.path} is no ledger: {error}") from error
 
 
 class Ledger(_Records):

@@ -181,6 +181,9 @@ async def test_a_service_that_has_spent_its_budget_says_where_it_stands(
             assert float(answer.values["asked_agent"]) > float(answer.values["spent_agent"])
             assert answer.values["limit_agent"] == "None"
             assert {name: ids_of(fragile, name) for name in roles} == known
+            asked = await asyncio.to_thread(budget_of_service, fragile)
+            assert asked["levels"]["instance"] == {"spent": spent, "limit": spent, "remaining": 0}
+            assert asked["levels"]["agent"]["limit"] is None
     async with fragile.client() as client:
         await until(lambda: attends(client, *fragile.cluster.agents), "the agents are back")
 
@@ -235,6 +238,11 @@ def budget(*flags: str | Path) -> dict[str, Any]:
     return figures
 
 
+def budget_of_service(service: Service) -> dict[str, Any]:
+    certs = service.certs(Role.CLIENT, "asker")
+    return budget("--certs", certs, f"--coordinator={service.cluster.coordinator_address}")
+
+
 async def test_the_budget_of_a_running_agent_is_a_query(fragile: Service, farms: Group) -> None:
     """Over methods, clients and restarts: what the account says of everything it ever answered."""
     folder = ledger_of(fragile, "turncoat").parent
@@ -271,11 +279,9 @@ async def test_the_budget_of_a_running_agent_is_a_query(fragile: Service, farms:
 
 
 def test_a_client_asks_the_service_and_an_operator_the_file(fragile: Service) -> None:
-    certs = fragile.certs(Role.CLIENT, "asker")
-    asked = budget("--certs", certs, f"--coordinator={fragile.cluster.coordinator_address}")
+    asked = budget_of_service(fragile)
     read = budget("--data-dir", ledger_of(fragile, "coordinator").parent)
-    for level in ("agent", "instance"):
-        assert asked["levels"][level] == {"spent": read["levels"][level]["spent"]}
+    assert asked["levels"] == read["levels"]
     assert asked["delta"] == read["delta"]
     assert read["limits_noted"]
     assert [row["queries"] for row in read["buys"]] == [None]
@@ -337,7 +343,7 @@ def _odd(path: Path) -> None:
     [
         (_none, "there is no ledger at"),
         (_empty, "holds no ledger yet"),
-        (_text, "can't be read as a ledger: file is not a database"),
+        (_text, "is no ledger: file is not a database"),
         (_theirs, "is a database, but no ledger"),
         (_newer, "has schema 99, this version knows up to 2"),
         (_odd, "holds a spend that can't be read: unknown mechanism 'future_vote'"),

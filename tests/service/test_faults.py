@@ -24,6 +24,7 @@ import pytest
 from agent_node.policy import Policy
 from agent_node.settings import AgentSettings
 from mpc_vote import config, rpc
+from mpc_vote.ballots import BallotKind
 from mpc_vote.client import AsyncLabelClient, LabelResult, Progress
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import Identity, Role
@@ -455,6 +456,28 @@ async def test_an_unprepared_quorum_costs_nobody_anything(fragile: Service) -> N
         with refused(ErrorKind.QUORUM_MISSED, "Nothing was spent", "its budget is spent"):
             await asyncio.wait_for(task, SECONDS)
     assert fragile.spends() == before
+
+
+async def test_a_round_that_fails_uncharged_gives_promised_budgets_back(
+    fragile: Service, farms: Group
+) -> None:
+    """The agent's budget is for either round; the first fails long before its deadline."""
+    vote = {"sigma": 25.0, "ballot": BallotKind.ONE_HOT, "collusion": 0, "answer_seconds": 60}
+    async with (
+        fragile.extra_agent("keeper", farms, method="ae", budget_instance="1.85"),
+        fragile.client() as client,
+    ):
+        async with (
+            ghost(fragile, "ghost", classes=farms.classes, shape=farms.shape) as agent,
+            preparing(client, farms, 1, quorum=2, **vote) as task,
+        ):
+            await agent.decline((await agent.announced()).round_id)
+            with refused(ErrorKind.QUORUM_MISSED, "Nothing was spent"):
+                await asyncio.wait_for(task, SECONDS)
+        result = await client.label(farms.queries(100), farms.plan(quorum=1, **vote))
+        assert result.contributors == 1
+        with refused(ErrorKind.QUORUM_MISSED, "BUDGET_EXHAUSTED"):
+            await client.label(farms.queries(10), farms.plan(quorum=1, **vote))
 
 
 async def test_a_coordinator_that_is_stopped_tells_its_clients(

@@ -180,24 +180,28 @@ class AttendResponse(_message.Message):
     WELCOME_FIELD_NUMBER: _builtins.int
     ANNOUNCEMENT_FIELD_NUMBER: _builtins.int
     GO_FIELD_NUMBER: _builtins.int
+    CLOSED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
     @_builtins.property
     def announcement(self) -> Global___RoundAnnouncement: ...
     @_builtins.property
     def go(self) -> Global___Go: ...
+    @_builtins.property
+    def closed(self) -> Global___Closed: ...
     def __init__(
         self,
         *,
         welcome: Global___Welcome | None = ...,
         announcement: Global___RoundAnnouncement | None = ...,
         go: Global___Go | None = ...,
+        closed: Global___Closed | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["announcement", b"announcement", "go", b"go", "message", b"message", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["announcement", b"announcement", "closed", b"closed", "go", b"go", "message", b"message", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["announcement", b"announcement", "go", b"go", "message", b"message", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["announcement", b"announcement", "closed", b"closed", "go", b"go", "message", b"message", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "announcement", "go"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "announcement", "go", "closed"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -258,6 +262,27 @@ class Go(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Go: _TypeAlias = Go  # noqa: Y015
+
+@_typing.final
+class Closed(_message.Message):
+    """The round takes no more answers: an agent that has not been told to go forgets it, uncharged."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_ID_FIELD_NUMBER: _builtins.int
+    round_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        round_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Closed: _TypeAlias = Closed  # noqa: Y015
 
 @_typing.final
 class FetchQueriesRequest(_message.Message):

@@ -511,11 +511,16 @@ class GetServiceResponse(_message.Message):
     TOTAL_EPSILON_INSTANCE_FIELD_NUMBER: _builtins.int
     MAX_QUERIES_FIELD_NUMBER: _builtins.int
     UNREADY_PARTIES_FIELD_NUMBER: _builtins.int
+    LIMIT_EPSILON_AGENT_FIELD_NUMBER: _builtins.int
+    LIMIT_EPSILON_INSTANCE_FIELD_NUMBER: _builtins.int
     engine: _common_pb2.Engine.ValueType
     delta: _builtins.float
     total_epsilon_agent: _builtins.float
     total_epsilon_instance: _builtins.float
     max_queries: _builtins.int
+    limit_epsilon_agent: _builtins.float
+    """The most that the service may ever spend, at the same delta; absent where there is no limit."""
+    limit_epsilon_instance: _builtins.float
     @_builtins.property
     def agents(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentPresence]: ...
     @_builtins.property
@@ -535,11 +540,20 @@ class GetServiceResponse(_message.Message):
         total_epsilon_instance: _builtins.float = ...,
         max_queries: _builtins.int = ...,
         unready_parties: _abc.Iterable[_builtins.str] | None = ...,
+        limit_epsilon_agent: _builtins.float | None = ...,
+        limit_epsilon_instance: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_limit_epsilon_agent", b"_limit_epsilon_agent", "_limit_epsilon_instance", b"_limit_epsilon_instance", "limit_epsilon_agent", b"limit_epsilon_agent", "limit_epsilon_instance", b"limit_epsilon_instance"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "delta", b"delta", "engine", b"engine", "max_queries", b"max_queries", "parties", b"parties", "total_epsilon_agent", b"total_epsilon_agent", "total_epsilon_instance", b"total_epsilon_instance", "unready_parties", b"unready_parties"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit_epsilon_agent", b"_limit_epsilon_agent", "_limit_epsilon_instance", b"_limit_epsilon_instance", "agents", b"agents", "delta", b"delta", "engine", b"engine", "limit_epsilon_agent", b"limit_epsilon_agent", "limit_epsilon_instance", b"limit_epsilon_instance", "max_queries", b"max_queries", "parties", b"parties", "total_epsilon_agent", b"total_epsilon_agent", "total_epsilon_instance", b"total_epsilon_instance", "unready_parties", b"unready_parties"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__limit_epsilon_agent: _TypeAlias = _typing.Literal["limit_epsilon_agent"]  # noqa: Y015
+    _WhichOneofArgType__limit_epsilon_agent: _TypeAlias = _typing.Literal["_limit_epsilon_agent", b"_limit_epsilon_agent"]  # noqa: Y015
+    _WhichOneofReturnType__limit_epsilon_instance: _TypeAlias = _typing.Literal["limit_epsilon_instance"]  # noqa: Y015
+    _WhichOneofArgType__limit_epsilon_instance: _TypeAlias = _typing.Literal["_limit_epsilon_instance", b"_limit_epsilon_instance"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__limit_epsilon_agent) -> _WhichOneofReturnType__limit_epsilon_agent | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__limit_epsilon_instance) -> _WhichOneofReturnType__limit_epsilon_instance | None: ...
 
 Global___GetServiceResponse: _TypeAlias = GetServiceResponse  # noqa: Y015

@@ -26,6 +26,7 @@ from mpc_vote.privacy.mechanisms import (
     PoissonGaussian,
     SkellamScreen,
     SkellamVote,
+    SmoothRelease,
     mechanism_from_json,
 )
 
@@ -44,6 +45,7 @@ __all__ = [
     "PoissonGaussian",
     "SkellamScreen",
     "SkellamVote",
+    "SmoothRelease",
     "Spend",
     "Unsupported",
     "epsilon",

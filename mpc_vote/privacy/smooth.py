@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,8 @@ from mpc_vote.privacy.data_dependent import (
     per_query,
     tight_epsilon,
 )
-from mpc_vote.privacy.mechanisms import FloatArray, GaussianVote, Level
+from mpc_vote.privacy.mechanisms import FloatArray, GaussianVote, Level, SmoothRelease
+from mpc_vote.privacy.released import quantile, release_cost
 
 IndexArray = npt.NDArray[np.intp]
 
@@ -84,8 +85,12 @@ def release(
     beta: float,
     noise: float,
     failure: float,
+    charge: Callable[[SmoothRelease], None],
 ) -> Release:
     """Publishes an upper estimate of the labels' Renyi divergence at `order`.
+
+    `charge` is called before any noise is drawn, and must record the cost durably or raise: with a
+    ledger, `lambda cost: ledger.charge(name, cost)`.
 
     With f and S the value and the smooth bound of `_Staircase`, z the 1 - failure quantile and N a
     standard normal, the estimate is f + noise * S * (z + N), which is at least f whenever N >= -z.
@@ -104,46 +109,20 @@ def release(
             f"publishing would cost {cost:.6g} where the labels lose at most {worst:.6g}: "
             "publish the data-independent bound, or choose another noise, beta or order"
         )
+    charge(SmoothRelease(beta, noise, failure, **_covered(vote, level)))
     staircase = _Staircase.build(vote, level, order, totals.shape[1])
     at = staircase.locate(_log_misses(totals, vote, level))
     value, scale = staircase.value(at), staircase.smooth_sensitivity(at, beta)
-    estimate = value + noise * scale * (_quantile(failure) + _standard_normal())
+    estimate = value + noise * scale * (quantile(failure) + _standard_normal())
     grid = worst * _GRID
     upper = min(max(math.ceil(estimate / grid), 0) * grid, worst)
     return Release(level, vote.queries, float(order), upper, failure, beta, noise)
 
 
-def release_cost(order: float, *, beta: float, noise: float, failure: float) -> float:
-    """The Renyi divergence of `order` that `release` adds, whatever the data; maybe infinite.
-
-    Let f move by at most min(S, S') between neighbours, with S <= e^beta S' and S' <= e^beta S.
-    The estimate's mean is f + noise z S and moves by at most min(S, S') w,
-    w = 1 + noise z (e^beta - 1), as |S - S'| <= (e^beta - 1) min(S, S'). Two Gaussians whose means
-    are d apart and whose variances are v and v' = v / t have the divergence
-
-        D_a = a d^2 / (2 v' (1 - (a-1)(t-1)))  -  [log(1 - (a-1)(t-1)) + (a-1) log t] / (2 (a-1))
-
-    if (a-1)(t-1) < 1, else it is infinite (Gil, Alajaji, Linder, "Renyi divergence measures for
-    commonly used univariate continuous distributions", 2013). Here t lies in [e^-2beta, e^2beta],
-    v' = (noise S')^2 and d^2 <= w^2 min(1, t) S'^2. The first term grows with t; the second falls
-    before t = 1 and grows after it. So the first at e^2beta plus the larger second of the two ends
-    is a bound. It stands in for the GNSS mechanism of Papernot et al., "Scalable Private Learning
-    with PATE" (2018), Theorem 23, whose formula in its authors' code, for z = 0 and
-    1 < a < 1/(2 beta), a e^2beta / noise^2 + (a beta - log(1 - 2 a beta) / 2) / (a - 1), is looser
-    while a beta is small, but too low near the end of that range (see the tests).
-    """
-    a = float(checked_orders(order)[0])
-    if not (0 < beta < math.inf and 0 < noise < math.inf):
-        raise ValueError("beta and noise must be positive and finite")
-    spread = math.expm1(min(2 * beta, 700.0))
-    left = 1 - (a - 1) * spread
-    if left <= 0:
-        return math.inf
-    moved = 1 + noise * _quantile(failure) * math.expm1(beta)
-    shift = a * moved**2 / (2 * noise**2 * left)
-    grown = -math.log(left) / (2 * (a - 1)) - beta
-    shrunk = -math.log1p(-(a - 1) * math.expm1(-2 * beta)) / (2 * (a - 1)) + beta
-    return (shift + max(grown, shrunk)) * (1 + 2.0**-36)
+def _covered(vote: GaussianVote, level: Level) -> dict[str, bool]:
+    """The levels whose neighbours move differences of totals no further than those of `level`."""
+    reach = vote.sensitivity(level).l1
+    return {one.value: vote.sensitivity(one).l1 <= reach for one in Level}
 
 
 @dataclass(frozen=True)
@@ -225,9 +204,3 @@ def _moved(values: FloatArray, by: int) -> FloatArray:
 
 def _standard_normal() -> float:
     return random.SystemRandom().gauss(0.0, 1.0)
-
-
-def _quantile(failure: float) -> float:
-    if not 0 < failure <= 0.5:
-        raise ValueError(f"failure must lie above 0 and at most at 1/2, not {failure}")
-    return NormalDist().inv_cdf(1 - failure)

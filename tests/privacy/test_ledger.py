@@ -518,7 +518,7 @@ def test_a_reader_says_what_is_wrong(path: Path) -> None:
     with pytest.raises(LedgerError, match="no ledger yet"):
         LedgerView(path)
     path.write_text("not a database at all, but long enough to look at" * 100)
-    with pytest.raises(LedgerError, match="can't be read"):
+    with pytest.raises(LedgerError, match="is no ledger: file is not a database"):
         LedgerView(path)
     path.unlink()
     other = sqlite3.connect(path)

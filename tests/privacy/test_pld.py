@@ -30,6 +30,7 @@ from mpc_vote.privacy import (
     PoissonGaussian,
     SkellamScreen,
     SkellamVote,
+    SmoothRelease,
     Unsupported,
     epsilon,
     exact_epsilon,
@@ -359,6 +360,7 @@ REFUSED: list[tuple[Callable[[], Mechanism], float, str]] = [
         1e-9,
         "too small",
     ),
+    (lambda: SmoothRelease(0.02, 12.0, 0.01, agent=True, instance=True), 1e-5, "no worst"),
 ]
 
 

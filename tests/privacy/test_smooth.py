@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,10 +14,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpc_vote.ballots import Sensitivity
-from mpc_vote.privacy import GaussianVote, Level, SkellamVote, smooth
+from mpc_vote.privacy import (
+    Budget,
+    BudgetExhausted,
+    GaussianVote,
+    Ledger,
+    Level,
+    SkellamVote,
+    SmoothRelease,
+    epsilon,
+    smooth,
+)
 from mpc_vote.privacy.data_dependent import _log_misses, curve
 from mpc_vote.privacy.mechanisms import FloatArray
-from mpc_vote.privacy.smooth import Release, _Staircase, release, release_cost
+from mpc_vote.privacy.released import quantile, release_cost
+from mpc_vote.privacy.smooth import Release, _Staircase, release
 
 PLAN = {"beta": 0.02, "noise": 12.0, "failure": 0.01}
 ROWS = np.random.default_rng(3).multinomial(300, [0.9, 0.06, 0.04], size=400)
@@ -48,20 +60,34 @@ def rounds_of(agents: int, classes: int, queries: int) -> list[FloatArray]:
     return [np.array(rows) for rows in itertools.product(votes(agents, classes), repeat=queries)]
 
 
-@pytest.mark.parametrize("level", Level)
+@pytest.mark.parametrize(
+    ("built", "level"),
+    [
+        (Level.AGENT, Level.AGENT),
+        (Level.INSTANCE, Level.INSTANCE),
+        (Level.INSTANCE, Level.AGENT),
+    ],
+)
 @pytest.mark.parametrize(
     ("agents", "classes", "queries", "sigma"), [(25, 2, 1, 1.5), (8, 3, 1, 0.4), (5, 2, 2, 0.5)]
 )
 @pytest.mark.parametrize(("order", "beta"), [(1.3, 0.3), (2.0, 0.1)])
 def test_the_sensitivity_is_smooth_and_covers_every_neighbour(
-    level: Level, agents: int, classes: int, queries: int, sigma: float, order: float, beta: float
+    built: Level,
+    level: Level,
+    agents: int,
+    classes: int,
+    queries: int,
+    sigma: float,
+    order: float,
+    beta: float,
 ) -> None:
     """All data there can be, all neighbours: and their releases diverge by no more than charged."""
     rounds = rounds_of(agents, classes, queries)
-    value, smoothed = measured(rounds, sigma, level, order, beta)
+    value, smoothed = measured(rounds, sigma, built, order, beta)
     noise, failure = 5.0, 0.05
     cost = release_cost(order, beta=beta, noise=noise, failure=failure)
-    means, deviations = value + noise * smooth._quantile(failure) * smoothed, noise * smoothed
+    means, deviations = value + noise * quantile(failure) * smoothed, noise * smoothed
     stacked = np.array(rounds)
     largest = 0.0
     for i, rows in enumerate(stacked):
@@ -128,7 +154,7 @@ def test_the_cost_covers_all_scales_and_is_nearly_reached(
     order: float, beta: float, noise: float, failure: float
 ) -> None:
     cost = release_cost(order, beta=beta, noise=noise, failure=failure)
-    z = smooth._quantile(failure)
+    z = quantile(failure)
     worst = 0.0
     for log_ratio in np.linspace(-beta, beta, 21):
         scales = np.array([math.exp(log_ratio), 1.0])  # S and S'
@@ -173,9 +199,13 @@ def test_the_cost_is_infinite_where_the_scales_differ_too_much() -> None:
     assert release_cost(9.0, beta=0.05, noise=10.0, failure=0.1) < math.inf
 
 
+def free(cost: SmoothRelease) -> None:
+    """For tests of the number itself."""
+
+
 def draw(monkeypatch: pytest.MonkeyPatch, normal: float) -> Release:
     monkeypatch.setattr(smooth, "_standard_normal", lambda: normal)
-    return release(ROWS, one_hot(400, 25.0), Level.AGENT, 8.0, **PLAN)
+    return release(ROWS, one_hot(400, 25.0), Level.AGENT, 8.0, **PLAN, charge=free)
 
 
 def test_a_release_is_above_the_bound_unless_the_noise_fails(
@@ -184,7 +214,7 @@ def test_a_release_is_above_the_bound_unless_the_noise_fails(
     vote = one_hot(400, 25.0)
     bound = curve(ROWS, vote, Level.AGENT, 8.0).for_the_data_owner_only()[0]
     worst = vote.rdp(8.0, Level.AGENT)
-    z = smooth._quantile(PLAN["failure"])
+    z = quantile(PLAN["failure"])
     at_the_edge = draw(monkeypatch, -z * (1 - 1e-9)).upper
     assert bound <= at_the_edge <= bound * 1.05 + 2e-6 * worst
     assert at_the_edge < draw(monkeypatch, 0.0).upper < draw(monkeypatch, 1.0).upper
@@ -196,7 +226,7 @@ def test_a_release_fails_about_as_often_as_it_says() -> None:
     vote, plan = one_hot(400, 25.0), {**PLAN, "failure": 0.5}
     stairs = _Staircase.build(vote, Level.AGENT, 8.0, 3)
     value = stairs.value(stairs.locate(_log_misses(ROWS.astype(np.float64), vote, Level.AGENT)))
-    found = [release(ROWS, vote, Level.AGENT, 8.0, **plan).upper for _ in range(64)]
+    found = [release(ROWS, vote, Level.AGENT, 8.0, **plan, charge=free).upper for _ in range(64)]
     assert 4 < sum(upper < value for upper in found) < 60  # seven standard deviations
 
 
@@ -223,11 +253,47 @@ def test_a_release_says_what_it_is_and_what_it_costs(monkeypatch: pytest.MonkeyP
         found.upper = 0.0  # type: ignore[misc]
 
 
+def test_a_release_is_charged_before_anything_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vote, delta = one_hot(400, 25.0), 1e-5
+    cost = SmoothRelease(**PLAN, agent=True, instance=False)
+    limit = epsilon([vote, cost], Level.AGENT, delta)
+    with Ledger(tmp_path / "ledger.db", Budget(limit, None, delta)) as ledger:
+        ledger.charge("labels", vote)
+
+        def publish(name: str) -> Release:
+            def charge(cost: SmoothRelease) -> None:
+                ledger.charge(name, cost)
+
+            return release(ROWS, vote, Level.AGENT, 8.0, **PLAN, charge=charge)
+
+        publish("bound")
+        assert [spend.mechanism for spend in ledger.spends()] == [vote, cost]
+        assert ledger.spent(Level.AGENT, delta) == limit > epsilon([vote], Level.AGENT, delta)
+        assert ledger.spent(Level.INSTANCE, delta) == math.inf
+
+        def never() -> float:
+            raise AssertionError("noise was drawn for a release that is not charged")
+
+        monkeypatch.setattr(smooth, "_standard_normal", never)
+        with pytest.raises(BudgetExhausted):
+            publish("another")
+        assert len(ledger.spends()) == 2
+
+
+def test_a_release_at_the_level_whose_neighbours_move_further_covers_the_other() -> None:
+    charged: list[SmoothRelease] = []
+    for level in Level:
+        release(ROWS, one_hot(400, 25.0), level, 4.0, **PLAN, charge=charged.append)
+    assert [(cost.agent, cost.instance) for cost in charged] == [(True, False), (True, True)]
+
+
 def test_a_release_that_costs_more_than_it_can_save_is_refused() -> None:
     with pytest.raises(ValueError, match="data-independent"):
-        release([[30, 1]], one_hot(1, 25.0), Level.AGENT, 8.0, **PLAN)
+        release([[30, 1]], one_hot(1, 25.0), Level.AGENT, 8.0, **PLAN, charge=free)
     with pytest.raises(ValueError, match="data-independent"):
-        release(ROWS, one_hot(400, 25.0), Level.AGENT, 60.0, **PLAN)
+        release(ROWS, one_hot(400, 25.0), Level.AGENT, 60.0, **PLAN, charge=free)
 
 
 @pytest.mark.parametrize(
@@ -243,10 +309,10 @@ def test_a_release_that_costs_more_than_it_can_save_is_refused() -> None:
 )
 def test_parameters_must_make_sense(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError):
-        release(ROWS, one_hot(400, 25.0), Level.AGENT, 8.0, **{**PLAN, **wrong})
+        release(ROWS, one_hot(400, 25.0), Level.AGENT, 8.0, **{**PLAN, **wrong}, charge=free)
 
 
 def test_other_noise_is_refused() -> None:
     skellam = SkellamVote(400, 625.0, Sensitivity(1, 1), Sensitivity(2, 2))
     with pytest.raises(TypeError, match="Gaussian noise only"):
-        release(ROWS, skellam, Level.AGENT, 8.0, **PLAN)  # type: ignore[arg-type]
+        release(ROWS, skellam, Level.AGENT, 8.0, **PLAN, charge=free)  # type: ignore[arg-type]

@@ -229,9 +229,14 @@ class Agent:
     def _share(self, spec: Spec, ballot: Ballot) -> list[Share]:
         """In a thread: noise and shares. The spend is on disk before shares exist."""
         self._policy.charge(spec)
-        noisy = ballot + SkellamSampler(spec.agent_variance).sample(ballot.shape)
+        noisy = ballot + self._noise(spec)
         explicit = spec.explicit_rank(self._name)
         return split(noisy, len(spec.parties), explicit, spec.message.ring_bits)
+
+    def _noise(self, spec: Spec) -> Ballot:
+        """This agent's part of the noise, fresh for every round."""
+        shape = (spec.message.queries, spec.message.classes)
+        return SkellamSampler(spec.agent_variance).sample(shape)
 
     async def _submit(self, spec: Spec, submission: bytes, party: str, share: Share) -> int:
         """Sends one party its share; repeating is harmless, so a lost answer is tried again."""

@@ -28,7 +28,6 @@ from mpc_vote.identity import Credentials, Role
 from mpc_vote.privacy.audit import WITH, Scene
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2
-from mpc_vote.sharing import Share, split
 from mpc_vote.spec import BALLOT_CODES, Spec
 
 
@@ -73,10 +72,8 @@ class _Prescribed:
 class _Colluder(Agent):
     """An agent whose noise is known, so it may as well be zero."""
 
-    def _share(self, spec: Spec, ballot: Ballot) -> list[Share]:
-        self._policy.charge(spec)
-        explicit = spec.explicit_rank(self._name)
-        return split(ballot, len(spec.parties), explicit, spec.message.ring_bits)
+    def _noise(self, spec: Spec) -> Ballot:
+        return np.zeros((spec.message.queries, spec.message.classes), dtype=np.int64)
 
 
 async def _serve(settings: AuditAgentsSettings) -> None:

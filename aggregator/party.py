@@ -28,11 +28,12 @@ from aggregator.tally import Tally
 from mpc_vote import ring, rpc
 from mpc_vote.argmax.engine import label_bits, session_plan
 from mpc_vote.argmax.material import Item, P
+from mpc_vote.counting import row_totals
 from mpc_vote.csprng import SEED_BYTES, Words
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import Identity, Role
 from mpc_vote.proto.mpcvote.v1 import party_pb2, party_pb2_grpc
-from mpc_vote.sharing import Share, ShareReader, sum_blocks
+from mpc_vote.sharing import Share, ShareReader
 from mpc_vote.spec import Spec
 
 log = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ class _Session:
         """This party's share of the winners of the next rows."""
         spec = self.spec
         started = time.monotonic()
-        totals = self._totals(rows)
+        totals = row_totals(spec, self.readers, rows, self.channel.rank)
         self.sum_seconds += time.monotonic() - started
         labels = spec.engine.run(totals, spec.row_classes, self.channel, self)
         return labels & np.uint64((1 << label_bits(spec.row_classes)) - 1)
@@ -89,15 +90,6 @@ class _Session:
         part = self.material.take(item)
         self.material_seconds += time.monotonic() - started
         return part
-
-    def _totals(self, rows: int) -> Words:
-        if not self.spec.multi_label:
-            return sum_blocks(self.readers, rows * self.spec.row_classes)
-        yes = sum_blocks(self.readers, rows)
-        # Half of the counted agents: public, so it is party 0's share alone.
-        votes = len(self.readers) << self.spec.message.fraction_bits
-        half = votes // 2 if self.channel.rank == 0 else 0
-        return np.stack([np.full(rows, half, dtype=np.uint64), yes], axis=1).reshape(-1)
 
 
 class PartyServicer(party_pb2_grpc.PartyServiceServicer):

@@ -36,27 +36,15 @@ from typing import Protocol
 import numpy as np
 
 from mpc_vote import ballots
-from mpc_vote.argmax.channel import Channel
-from mpc_vote.argmax.engine import label_bits
-from mpc_vote.argmax.engines import EngineName, ring_bits
-from mpc_vote.argmax.local import run_committee
-from mpc_vote.argmax.material import Material
-from mpc_vote.argmax.planner import choose_groups
 from mpc_vote.ballots import BallotKind, IntArray
 from mpc_vote.config import Method
-from mpc_vote.csprng import Words
 from mpc_vote.noise import SkellamSampler
 from mpc_vote.privacy.accountant import epsilon
 from mpc_vote.privacy.mechanisms import FloatArray, Level
-from mpc_vote.proto.mpcvote.v1 import common_pb2
-from mpc_vote.sharing import ShareReader, split, sum_blocks
+from mpc_vote.simulation.vote import count, simulated_spec
 from mpc_vote.spec import (
-    BALLOT_CODES,
-    DIGEST_BYTES,
-    ENGINE_CODES,
     KNN_BALLOTS,
     Spec,
-    default_fraction_bits,
 )
 
 WITHOUT, WITH = 0, 1
@@ -199,26 +187,16 @@ class Case:
     def spec(self, queries: int, sigma: float) -> Spec:
         """The spec of a round, as the coordinator would make it."""
         scene = self.scene
-        message = common_pb2.RoundSpec(
-            round_id="audit",
-            queries_digest=bytes(DIGEST_BYTES),
-            queries=queries,
-            query_dtype=common_pb2.DTYPE_INT64,
-            query_shape=[2],
-            classes=scene.classes,
-            ballot=BALLOT_CODES[scene.kind],
-            fraction_bits=default_fraction_bits(scene.kind, [scene.k]),
-            sigma=sigma,
-            roster=[common_pb2.RosterEntry(agent=name, k=scene.public_k) for name in self.names()],
+        return simulated_spec(
+            scene.kind,
+            queries,
+            scene.classes,
+            dict.fromkeys(self.names(), scene.public_k),
+            sigma,
             quorum=scene.voters,
             collusion=scene.collusion,
-            parties=[f"party-{rank}" for rank in range(self.parties)],
-            dealer="dealer",
-            engine=ENGINE_CODES[EngineName.TABLE],
-            groups=choose_groups(queries, scene.classes, self.parties, 0.0),
+            parties=self.parties,
         )
-        message.ring_bits = ring_bits(EngineName.TABLE, Spec(b"", message).total_bound)
-        return Spec.seal(message)
 
     def claimed(self, queries: int) -> float:
         """What the accountant says that a round loses at most."""
@@ -265,32 +243,18 @@ class LocalVotes:
         scene, (rounds, queries) = self._case.scene, targets.shape
         classes, rows = scene.classes, targets.size
         spec = self._spec(queries, self._case.sigma)
-        bits, fraction_bits = spec.message.ring_bits, spec.message.fraction_bits
         placements = np.full(rows, placement)
-        shares = []
-        for place, name in enumerate(self._case.names()[: scene.voters]):
-            ballot = scene.ballots(place, world, placements, targets.reshape(-1), fraction_bits)
-            if scene.is_noisy(place):
-                drawn = self._noise(spec, place, (rounds, queries, classes))
-                ballot = ballot + drawn.reshape(rows, classes)
-            shares.append(split(ballot, len(spec.parties), spec.explicit_rank(name), bits))
 
-        def party(channel: Channel, material: Material) -> Words:
-            readers = [ShareReader(share[channel.rank], bits) for share in shares]
-            step = spec.engine.block_rows(classes)
-            blocks = [
-                spec.engine.run(
-                    sum_blocks(readers, min(step, rows - start) * classes),
-                    classes,
-                    channel,
-                    material,
-                )
-                for start in range(0, rows, step)
-            ]
-            return np.concatenate(blocks)
+        def noisy(place: int) -> IntArray:
+            bits = spec.message.fraction_bits
+            ballot = scene.ballots(place, world, placements, targets.reshape(-1), bits)
+            if not scene.is_noisy(place):
+                return ballot
+            drawn = self._noise(spec, place, (rounds, queries, classes))
+            return ballot + drawn.reshape(rows, classes)
 
-        total = np.sum(run_committee(len(spec.parties), party), axis=0, dtype=np.uint64)
-        labels = np.asarray(total & np.uint64((1 << label_bits(classes)) - 1), dtype=np.int64)
+        names = enumerate(self._case.names()[: scene.voters])
+        labels = count(spec, ((name, noisy(place)) for place, name in names))
         return labels.reshape(rounds, queries)
 
 

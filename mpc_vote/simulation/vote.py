@@ -1,0 +1,126 @@
+"""The vote without its network: the service's own ballots, noise, sharing, ring and secure argmax.
+
+Whoever runs a simulation sees all votes: it protects nobody's data. Its noise comes from a seed, so
+that an experiment can be repeated; a service must never do that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from mpc_vote.argmax.channel import Channel
+from mpc_vote.argmax.engine import label_bits
+from mpc_vote.argmax.engines import EngineName, ring_bits
+from mpc_vote.argmax.local import run_committee
+from mpc_vote.argmax.material import Material
+from mpc_vote.argmax.planner import choose_groups
+from mpc_vote.ballots import BallotKind, IntArray
+from mpc_vote.counting import row_totals
+from mpc_vote.csprng import SeedStream, Words
+from mpc_vote.noise import ByteSource, SkellamSampler
+from mpc_vote.proto.mpcvote.v1 import common_pb2
+from mpc_vote.sharing import Share, ShareReader, split
+from mpc_vote.spec import (
+    BALLOT_CODES,
+    DIGEST_BYTES,
+    ENGINE_CODES,
+    KNN_BALLOTS,
+    Spec,
+    default_fraction_bits,
+)
+
+_ENGINE = EngineName.TABLE
+
+
+def simulated_spec(
+    kind: BallotKind,
+    queries: int,
+    classes: int,
+    roster: Mapping[str, int],
+    sigma: float,
+    *,
+    quorum: int | None = None,
+    collusion: int = 0,
+    tau: int = 0,
+    parties: int = 2,
+) -> Spec:
+    """The spec of a round as a coordinator would make it; the roster has each agent's public k.
+
+    Without a quorum everybody is expected, and noise is split among all.
+    """
+    ks = list(roster.values())
+    message = common_pb2.RoundSpec(
+        round_id="simulated",
+        queries_digest=bytes(DIGEST_BYTES),
+        queries=queries,
+        query_dtype=common_pb2.DTYPE_FLOAT32,
+        query_shape=[1],
+        classes=classes,
+        ballot=BALLOT_CODES[kind],
+        tau=tau,
+        fraction_bits=default_fraction_bits(kind, ks),
+        sigma=sigma,
+        roster=[
+            common_pb2.RosterEntry(agent=agent, k=k if kind in KNN_BALLOTS else 0)
+            for agent, k in roster.items()
+        ],
+        quorum=len(roster) if quorum is None else quorum,
+        collusion=collusion,
+        parties=[f"party-{rank}" for rank in range(parties)],
+        dealer="dealer",
+        engine=ENGINE_CODES[_ENGINE],
+    )
+    draft = Spec(b"", message)
+    message.groups.extend(choose_groups(draft.rows, draft.row_classes, parties, 0.0))
+    message.ring_bits = ring_bits(_ENGINE, draft.total_bound)
+    return Spec.seal(message)
+
+
+def seeded(seed: int, agent: str) -> ByteSource:
+    """An agent's bytes for its noise in a simulation, the same for the same seed and name."""
+    return SeedStream(hashlib.sha256(f"{seed}/{agent}".encode()).digest()).take
+
+
+def vote(spec: Spec, ballots: Mapping[str, IntArray], seed: int) -> npt.NDArray[np.int64]:
+    """The labels of a round in which these agents cast these ballots, (queries, width)."""
+    sampler = SkellamSampler(spec.agent_variance)
+    return count(
+        spec,
+        (
+            (agent, ballot + sampler.sample(ballot.shape, seeded(seed, agent)))
+            for agent, ballot in ballots.items()
+        ),
+    ).reshape(spec.message.queries, spec.width)
+
+
+def count(spec: Spec, noisy: Iterable[tuple[str, IntArray]]) -> npt.NDArray[np.int64]:
+    """What the committee makes of ballots that hold their noise already: one label per row.
+
+    The ballots may be those of several rounds with this spec, one after the other.
+    """
+    bits, parties = spec.message.ring_bits, len(spec.parties)
+    cells = 0
+    shares: list[list[Share]] = []
+    for agent, ballot in noisy:
+        cells = ballot.size
+        shares.append(split(ballot, parties, spec.explicit_rank(agent), bits))
+    if len(shares) < spec.message.quorum:
+        raise ValueError(f"{len(shares)} ballots are fewer than the quorum {spec.message.quorum}")
+    rows = cells if spec.multi_label else cells // spec.row_classes
+
+    def party(channel: Channel, material: Material) -> Words:
+        readers: Sequence[ShareReader] = [ShareReader(held[channel.rank], bits) for held in shares]
+        step = spec.engine.block_rows(spec.row_classes)
+        blocks = []
+        for start in range(0, rows, step):
+            totals = row_totals(spec, readers, min(step, rows - start), channel.rank)
+            blocks.append(spec.engine.run(totals, spec.row_classes, channel, material))
+        return np.concatenate(blocks)
+
+    total = np.sum(run_committee(parties, party), axis=0, dtype=np.uint64)
+    mask = np.uint64((1 << label_bits(spec.row_classes)) - 1)
+    return np.asarray(total & mask, dtype=np.int64)

@@ -1,0 +1,80 @@
+"""The same small experiment through the simulation and through the live service."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+
+from agent_node.agent import Agent
+from agent_node.settings import AgentSettings
+from agent_node.voter import Ballot, prepare
+from agent_node.wiring import open_agent
+from mpc_vote import config
+from mpc_vote.ballots import BallotKind
+from mpc_vote.client import Plan
+from mpc_vote.data.embedded import load_embedded
+from mpc_vote.data.partition import save_part, split_skewed
+from mpc_vote.identity import Role
+from mpc_vote.noise import SkellamSampler
+from mpc_vote.simulation.vote import seeded, simulated_spec, vote
+from mpc_vote.spec import Spec
+from tests.service.support import Service, attends, cancelled, until
+
+AGENTS, QUERIES, SIGMA, SEED = 6, 80, 6.0, 11
+
+
+class _Seeded(Agent):
+    """An agent whose noise can be repeated."""
+
+    def _noise(self, spec: Spec) -> Ballot:
+        shape = (spec.message.queries, spec.message.classes)
+        return SkellamSampler(spec.agent_variance).sample(shape, seeded(SEED, self._name))
+
+
+async def test_simulation_and_service_give_the_same_labels(service: Service) -> None:
+    parts = split_skewed(load_embedded(), AGENTS, QUERIES, 500, 0, 4)
+    flags = {
+        "knn": ("--method=knn", "--features=strokes", "--neighbours=4"),
+        "ae": ("--method=ae",),
+    }
+    kinds = {"knn": BallotKind.KNN_COUNT, "ae": BallotKind.ONE_HOT}
+    for method, kind in kinds.items():
+        async with contextlib.AsyncExitStack() as stack:
+            voters = {}
+            for number, part in enumerate(parts.private):
+                name = f"{method}-{number}"
+                path = service.cluster.directory / f"{name}.npz"
+                save_part(path, part.take(np.arange(120)))
+                parties = ",".join(f"{n}={a}" for n, a in service.cluster.party_addresses.items())
+                settings = config.load(
+                    AgentSettings,
+                    [
+                        *flags[method],
+                        f"--certs={service.certs(Role.AGENT, name)}",
+                        f"--data={path}",
+                        f"--data-dir={service.cluster.directory / 'data' / name}",
+                        f"--coordinator={service.cluster.coordinator_address}",
+                        f"--parties={parties}",
+                        "--budget-instance=inf",
+                    ],
+                )
+                voter, capabilities = prepare(settings, name)
+                credentials = service.credentials(Role.AGENT, name)
+                agent = await open_agent(
+                    stack, settings, credentials, settings.data_dir, voter, capabilities, _Seeded
+                )
+                await stack.enter_async_context(cancelled(agent.attend()))
+                voters[name] = voter
+            client = await stack.enter_async_context(service.client())
+            await until(lambda: attends(client, *voters), "all attend")  # noqa: B023
+            plan = Plan(classes=10, sigma=SIGMA, ballot=kind, quorum=AGENTS, collusion=1)
+            result = await client.label(parts.public.x, plan)
+        roster = {name: voter.k for name, voter in voters.items()}
+        spec = simulated_spec(kind, QUERIES, 10, roster, SIGMA, quorum=AGENTS, collusion=1)
+        cast = {name: voter.vote(spec, parts.public.x) for name, voter in voters.items()}
+        simulated = vote(spec, cast, SEED)[:, 0]
+        assert result.contributors == AGENTS
+        assert np.array_equal(result.labels, simulated)
+        plain = np.argmax(sum(cast.values()), axis=1)
+        assert np.mean(simulated == plain) < 1  # the noise had a say

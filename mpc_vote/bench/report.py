@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import os
-import platform
 import statistics
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import metadata
-from pathlib import Path
 from typing import Any
 
-import psutil
 from rich import box
 from rich.table import Table
 
-import mpc_vote
 from mpc_vote.bench.cases import Condition
 from mpc_vote.bench.measure import Row
+from mpc_vote.provenance import machine, versions
 
 _PACKAGES = ("mpc-vote", "numpy", "torch", "crypten", "grpcio")
-_GIT_SECONDS = 10.0
 
 READING = """\
 Every party is a process of its own, and so is the dealer; all share the cores of
@@ -68,40 +61,12 @@ def document(rows: Sequence[Row], notes: Sequence[str], command: str) -> dict[st
     """All there is to say of a measurement."""
     return {
         "machine": machine(),
-        "versions": versions(),
+        "versions": versions(_PACKAGES),
         "command": command,
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "notes": list(notes),
         "rows": [dataclasses.asdict(row) for row in rows],
     }
-
-
-def machine() -> dict[str, Any]:
-    """Where it was measured."""
-    return {
-        "cpu": _cpu_model(),
-        "cores": os.cpu_count(),
-        "memory_bytes": psutil.virtual_memory().total,
-        "kernel": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-    }
-
-
-def versions() -> dict[str, str]:
-    """What was measured, with the commit if the package lies in its repository."""
-    found = {name: metadata.version(name) for name in _PACKAGES}
-    root = Path(mpc_vote.__file__).parent.parent
-    if (root / ".git").exists():
-        command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude", "*"]
-        try:
-            done = subprocess.run(
-                [*command, "--abbrev=40"], capture_output=True, text=True, timeout=_GIT_SECONDS
-            )
-        except FileNotFoundError:
-            return found
-        if done.returncode == 0:
-            found["commit"] = done.stdout.strip()
-    return found
 
 
 def markdown(figures: Mapping[str, Any], rows: Sequence[Row]) -> str:
@@ -214,12 +179,3 @@ def _ratio(row: Row) -> str:
 
 def _labels(row: Row) -> str:
     return "right" if row.correct else "WRONG"
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except FileNotFoundError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()

@@ -1,0 +1,182 @@
+"""Experiments: the rows of a table, each a pure function of data, configuration and seed.
+
+An arm is one method with its settings. What it gives for one seed is stored, so that an interrupted
+experiment goes on where it stopped, and another engine could run the arms anywhere else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from mpc_vote.data.dataset import Dataset
+from mpc_vote.privacy.accountant import Epsilons, epsilons
+from mpc_vote.privacy.mechanisms import Level, Mechanism, mechanism_from_json
+from mpc_vote.simulation.store import Store, fingerprint
+
+Data: TypeAlias = Mapping[str, Dataset]
+Tell: TypeAlias = Callable[[str, int, int], None]
+"""Called with (what is done, parts done, parts in all) while an arm runs."""
+
+
+@dataclass(frozen=True)
+class Paper:
+    """What the paper's table says; accuracies in percent, epsilon as claimed there."""
+
+    accuracy: float
+    spread: float
+    epsilon: float | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one arm with one seed; a method without privacy has no mechanisms."""
+
+    accuracy: float
+    mechanisms: tuple[Mechanism, ...] = ()
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "accuracy": self.accuracy,
+            "mechanisms": [json.loads(one.to_json()) for one in self.mechanisms],
+            "figures": dict(self.figures),
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Outcome:
+        mechanisms = (mechanism_from_json(json.dumps(one)) for one in stored["mechanisms"])
+        return cls(stored["accuracy"], tuple(mechanisms), stored["figures"])
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What an arm works with: the data, a store for parts of its work, whom to tell."""
+
+    data: Data
+    store: Store
+    workers: int
+    tell: Tell
+
+
+Run: TypeAlias = Callable[[Bench, Any, int], Outcome]
+"""From (bench, configuration, seed)."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One row of a table. `config` is a frozen dataclass: all that `run` depends on but the data
+    and the seed."""
+
+    name: str
+    run: Run
+    config: Any
+    paper: Paper | None = None
+    # Where the arm belongs in a plot of accuracy against a quantity: the line, and the value.
+    point: tuple[str, float] | None = None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table: its arms, the data they share, the level and delta of its epsilons."""
+
+    name: str
+    title: str
+    load: Callable[[Path], Data]
+    arms: tuple[Arm, ...]
+    level: Level
+    delta: float
+    notes: tuple[str, ...] = ()
+    # What the points of the arms are values of.
+    axis: str = ""
+
+
+@dataclass(frozen=True)
+class ArmResult:
+    """One arm over all seeds."""
+
+    arm: Arm
+    outcomes: tuple[Outcome, ...]
+    agent: Epsilons | None
+    instance: Epsilons | None
+
+    @property
+    def accuracies(self) -> list[float]:
+        return [outcome.accuracy for outcome in self.outcomes]
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.accuracies)
+
+    @property
+    def deviation(self) -> float:
+        """The sample's; zero with one seed."""
+        return statistics.stdev(self.accuracies) if len(self.outcomes) > 1 else 0.0
+
+    def figure(self, name: str) -> float:
+        """The mean of one of the outcomes' figures."""
+        return statistics.fmean(outcome.figures[name] for outcome in self.outcomes)
+
+    def epsilons(self, level: Level) -> Epsilons | None:
+        """None without privacy."""
+        return self.agent if level is Level.AGENT else self.instance
+
+    def to_json(self) -> dict[str, Any]:
+        names = self.outcomes[0].figures
+        return {
+            "name": self.arm.name,
+            "config": dataclasses.asdict(self.arm.config),
+            "accuracy": {"mean": self.mean, "std": self.deviation, "seeds": self.accuracies},
+            "figures": {name: self.figure(name) for name in names},
+            "epsilon": {
+                level.value: None if found is None else dataclasses.asdict(found)
+                for level in Level
+                for found in [self.epsilons(level)]
+            },
+            "paper": None if self.arm.paper is None else dataclasses.asdict(self.arm.paper),
+        }
+
+
+def run(experiment: Experiment, data: Data, seeds: Sequence[int], bench: Bench) -> list[ArmResult]:
+    """Runs all arms with all seeds, or takes what is stored of them."""
+    data_digests = {name: fingerprint(dataset) for name, dataset in data.items()}
+    results = []
+    for arm in experiment.arms:
+        outcomes: list[Outcome] = []
+        for seed in seeds:
+            config = {"arm": _plain(arm.config), "seed": seed, "data": data_digests}
+
+            def make(arm: Arm = arm, seed: int = seed) -> dict[str, Any]:
+                return arm.run(bench, arm.config, seed).to_json()
+
+            bench.tell(f"{arm.name}, seed {seed}", len(outcomes), len(seeds))
+            name = f"{experiment.name}/{_file_name(arm.name)}"
+            outcomes.append(Outcome.from_json(bench.store.figures(name, config, make)))
+        results.append(_result(experiment, arm, outcomes))
+    return results
+
+
+def _result(experiment: Experiment, arm: Arm, outcomes: Sequence[Outcome]) -> ArmResult:
+    """The cost must not depend on the seed: it would say something about the data."""
+    costs = {outcome.mechanisms for outcome in outcomes}
+    if len(costs) != 1:
+        raise ValueError(f"{arm.name} costs differently with different seeds: {costs}")
+    (mechanisms,) = costs
+    if not mechanisms:
+        return ArmResult(arm, tuple(outcomes), None, None)
+    agent, instance = (epsilons(mechanisms, level, experiment.delta) for level in Level)
+    return ArmResult(arm, tuple(outcomes), agent, instance)
+
+
+def _plain(config: Any) -> Any:
+    """A configuration as JSON has it, with its kind."""
+    return {"kind": type(config).__name__, **dataclasses.asdict(config)}
+
+
+def _file_name(name: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in name.lower())

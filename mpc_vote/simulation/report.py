@@ -1,0 +1,179 @@
+"""What came of an experiment, for people and for programs: a table, a page, JSON, a plot."""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib.util
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from mpc_vote.privacy.accountant import Epsilons
+from mpc_vote.privacy.mechanisms import Level
+from mpc_vote.provenance import machine, versions
+from mpc_vote.simulation.experiment import ArmResult, Experiment
+
+MISSING = "no plot: matplotlib is not installed; the figures are complete without it"
+
+_PACKAGES = ("mpc-vote", "numpy", "torch", "torchvision", "faiss-cpu")
+_INCHES = (7.0, 4.2)
+
+READING = """\
+Accuracy is that of the global model on the test set, mean and standard deviation over the seeds, in
+percent. Epsilon is what our accountant says of our run: exact where an exact account exists (PLD
+for Skellam noise), and by the simple Renyi conversion, which is the paper's accountant. Labels is
+the share of right labels among those that the vote released, asked how many that were. The paper's
+columns are what its table says; its epsilons are by the simple conversion where they can be derived
+at all (`mpc-vote account paper`)."""
+
+
+def document(
+    experiment: Experiment, results: Sequence[ArmResult], seeds: Sequence[int], command: str
+) -> dict[str, Any]:
+    """All there is to say of an experiment."""
+    return {
+        "experiment": experiment.name,
+        "title": experiment.title,
+        "command": command,
+        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "versions": versions(_PACKAGES),
+        "seeds": list(seeds),
+        "level": experiment.level.value,
+        "delta": experiment.delta,
+        "notes": list(experiment.notes),
+        "arms": [result.to_json() for result in results],
+    }
+
+
+def table(experiment: Experiment, results: Sequence[ArmResult]) -> Table:
+    """The figures for the terminal."""
+    shown = Table(title=experiment.title, title_justify="left", box=box.SIMPLE, padding=(0, 1))
+    first, *others = _headings(experiment)
+    shown.add_column(first)
+    for heading in others:
+        shown.add_column(heading, justify="right", no_wrap=True)
+    for result in results:
+        shown.add_row(*_cells(experiment, result))
+    return shown
+
+
+def markdown(experiment: Experiment, results: Sequence[ArmResult], figures: dict[str, Any]) -> str:
+    """The figures as a page."""
+    host, headings = figures["machine"], _headings(experiment)
+    lines = [
+        f"# {experiment.title}",
+        "",
+        f"`{figures['command']}`, {figures['date']}",
+        "",
+        f"{host['cpu']}, {host['cores']} cores, {host['kernel']}, Python {host['python']}; "
+        + ", ".join(f"{name} {version}" for name, version in figures["versions"].items())
+        + f". Seeds {', '.join(map(str, figures['seeds']))}.",
+        "",
+        _line(headings),
+        _line("---" for _ in headings),
+        *(_line(_cells(experiment, result)) for result in results),
+    ]
+    if experiment.notes:
+        lines += ["", *(f"- {note}" for note in experiment.notes)]
+    return "\n".join([*lines, "", READING, ""])
+
+
+def can_draw() -> bool:
+    """Whether plots can be drawn."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def draw(experiment: Experiment, results: Sequence[ArmResult], path: Path) -> None:
+    """Accuracy against a quantity where the arms have one, else one row for each arm."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=_INCHES, layout="constrained")
+    axes = figure.subplots()
+    if experiment.axis:
+        lines: dict[str, list[tuple[float, ArmResult]]] = {}
+        for result in results:
+            if result.arm.point is not None:
+                name, value = result.arm.point
+                lines.setdefault(name, []).append((value, result))
+        for name, points in lines.items():
+            values = [value for value, _ in points]
+            means = [100 * result.mean for _, result in points]
+            spreads = [100 * result.deviation for _, result in points]
+            axes.errorbar(values, means, yerr=spreads, marker="o", capsize=3, label=name)
+        axes.set_xscale("log")
+        axes.set_xlabel(experiment.axis)
+        axes.set_ylabel("accuracy in percent")
+        axes.legend()
+    else:
+        places = range(len(results))
+        axes.errorbar(
+            [100 * result.mean for result in results],
+            places,
+            xerr=[100 * result.deviation for result in results],
+            fmt="o",
+            capsize=3,
+            label="here",
+        )
+        papers = [
+            (place, result.arm.paper.accuracy)
+            for place, result in enumerate(results)
+            if result.arm.paper is not None
+        ]
+        if papers:
+            axes.plot([a for _, a in papers], [p for p, _ in papers], "x", label="the paper")
+        axes.set_yticks(list(places), [result.arm.name for result in results])
+        axes.invert_yaxis()
+        axes.set_xlabel("accuracy in percent")
+        axes.legend()
+    axes.grid(alpha=0.3)
+    figure.savefig(path)
+
+
+def _headings(experiment: Experiment) -> list[str]:
+    other = Level.INSTANCE if experiment.level is Level.AGENT else Level.AGENT
+    return [
+        "method",
+        "accuracy",
+        f"epsilon, {experiment.level.value}",
+        "(simple)",
+        f"epsilon, {other.value}",
+        "labels",
+        "asked",
+        "paper",
+        "its epsilon",
+    ]
+
+
+def _cells(experiment: Experiment, result: ArmResult) -> list[str]:
+    other = Level.INSTANCE if experiment.level is Level.AGENT else Level.AGENT
+    main, figures = result.epsilons(experiment.level), result.outcomes[0].figures
+    paper = result.arm.paper
+    return [
+        result.arm.name,
+        _percent(100 * result.mean, 100 * result.deviation),
+        _epsilon(main),
+        "" if main is None else f"{main.simple:.2f}",
+        _epsilon(result.epsilons(other)),
+        f"{100 * result.figure('labels'):.1f}" if "labels" in figures else "",
+        f"{result.figure('asked'):.0f}" if "asked" in figures else "",
+        "" if paper is None else _percent(paper.accuracy, paper.spread),
+        "" if paper is None or paper.epsilon is None else f"{paper.epsilon:g}",
+    ]
+
+
+def _epsilon(found: Epsilons | None) -> str:
+    if found is None:
+        return "none"
+    return f"{found.tight:.2f} (tight)" if found.exact is None else f"{found.exact:.2f}"
+
+
+def _percent(mean: float, spread: float) -> str:
+    return f"{mean:.1f} ± {spread:.1f}"
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"

@@ -162,7 +162,7 @@ def _enrolment(
 ) -> rpc.Server:
     """The server on which agents enrol, apart from the one that asks for certificates."""
     if settings.agent_authority is None:
-        raise ConfigError("agent-authority: is missing: enrol-listen needs it to sign agents")
+        raise ConfigError("--agent-authority: is missing: --enrol-listen needs it to sign agents")
     authority = AgentAuthority.load(settings.agent_authority)
     trusted = pem.parse_certificates(credentials.ca_pem, settings.certs / "ca.pem")
     if authority.root not in trusted:

@@ -50,9 +50,9 @@ async def _main(settings: TokenSettings) -> None:
     for name in names:
         Identity(Role.AGENT, name)
     if not names:
-        raise ConfigError("names: none are given: pass --names alice,bob, or --pool agent")
+        raise ConfigError("--names: none are given: pass --names alice,bob, or --pool agent")
     if settings.keep and settings.renew:
-        raise ConfigError("keep and renew contradict each other: pass one of them")
+        raise ConfigError("--keep and --renew contradict each other: pass one of them")
     if settings.out is not None:
         settings.out.mkdir(parents=True, exist_ok=True, mode=0o700)
         if settings.out.stat().st_mode & 0o007:

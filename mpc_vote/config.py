@@ -8,12 +8,13 @@ A command's model names its flags. `--config FILE` points at the file; variables
 from __future__ import annotations
 
 import enum
+import inspect
 import os
 import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -27,6 +28,7 @@ from pydantic_settings import (
 )
 
 from mpc_vote.identity import NAME_PATTERN
+from mpc_vote.options import Options
 
 
 class Method(enum.StrEnum):
@@ -38,8 +40,6 @@ class Method(enum.StrEnum):
 
 _UNIX = "unix:"
 _MAX_SOCKET_PATH = 107
-
-LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 class ConfigError(Exception):
@@ -75,15 +75,9 @@ def _name(value: str) -> str:
     return value
 
 
-def _level(value: str) -> str:
-    if value not in LOG_LEVELS:
-        raise ValueError(f"choose one of {', '.join(LOG_LEVELS)}")
-    return value
-
-
 Address = Annotated[str, AfterValidator(check_address)]
 Name = Annotated[str, AfterValidator(_name)]
-LogLevel = Annotated[str, AfterValidator(_level)]
+LogLevel = Literal["debug", "info", "warning", "error"]
 Parties = Annotated[dict[str, str], AfterValidator(_parties)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(gt=0, lt=1)]
@@ -154,18 +148,22 @@ def load(model: type[S], arguments: Sequence[str]) -> S:
             return (_Whole(env_settings), _Whole(init_settings))
 
     Bound.__name__ = model.__name__
-    Bound.__doc__ = model.__doc__
+    Bound.__doc__ = inspect.cleandoc(model.__doc__ or "")
     Bound.model_config["env_prefix"] = prefix
     Bound.model_config["env_prefix_target"] = "all"
+    options = Options(model)
     source: CliSettingsSource[Any] = CliSettingsSource(
-        Bound, cli_prog_name=f"mpc-vote {model.command}", cli_exit_on_error=True
+        Bound,
+        cli_prog_name=f"mpc-vote {model.command}",
+        cli_exit_on_error=True,
+        add_argument_method=options.add,
     )
     try:
         settings: S = CliApp.run(
             Bound, cli_args=list(arguments), cli_settings_source=source, **from_file
         )
     except ValidationError as error:
-        raise ConfigError(_explain(error)) from error
+        raise ConfigError(options.explain(error)) from error
     except SettingsError as error:
         raise ConfigError(_explain_form(error, prefix)) from error
     return settings
@@ -191,20 +189,6 @@ def _read_toml(path: Path) -> dict[str, Any]:
     return {key.replace("-", "_"): value for key, value in content.items()}
 
 
-def _explain(error: ValidationError) -> str:
-    lines = []
-    for mistake in error.errors(include_url=False):
-        name = ".".join(str(part) for part in mistake["loc"]).replace("_", "-")
-        if mistake["type"] == "missing":
-            text = f"is missing: pass --{name}, or set it in the file or the environment"
-        elif mistake["type"] == "extra_forbidden":
-            text = "is not a setting of this command"
-        else:
-            text = mistake["msg"].removeprefix("Value error, ")
-        lines.append(f"{name}: {text}")
-    return "; ".join(lines)
-
-
 def _explain_form(error: SettingsError, prefix: str) -> str:
     """What to write for a list or a map whose text could not be taken apart."""
     found = re.search(r'for (?:field )?"?(\w+)', str(error))
@@ -213,4 +197,6 @@ def _explain_form(error: SettingsError, prefix: str) -> str:
         example = '["a", "b"] or {"name": "value"}'
         return f"the variable {prefix}{name.upper()} must be JSON, such as {example}"
     flag = name.replace("_", "-")
-    return f"{flag}: can't be read: write --{flag} a,b for a list, name=value,name=value for a map"
+    return (
+        f"--{flag}: can't be read: write --{flag} a,b for a list, name=value,name=value for a map"
+    )

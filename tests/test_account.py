@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mpc_vote import cli
+from mpc_vote.privacy.mechanisms import GaussianVote, SkellamVote
 
 Account = Callable[..., dict[str, Any]]
 Refused = Callable[..., str]
@@ -166,39 +167,111 @@ def test_a_plot_is_drawn(tmp_path: Path, suffix: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ((), "sigma: is missing"),
-        (("--sigma=25",), "queries: is missing: pass --queries, or find it"),
+        ((), "--sigma: is missing"),
+        (("--sigma=25",), "--queries: is missing: pass --queries, or find it"),
         ((*PLAN, "--agents=5", "--quorum=6"), "the quorum must be 1 to the number of agents, 5"),
         ((*PLAN, "--agents=5", "--quorum=0"), "the quorum must be 1 to"),
         ((*PLAN, "--agents=0"), "agents must be at least 1"),
         ((*PLAN, "--agents=5", "--quorum=3", "--collusion=3"), "below the quorum, 3"),
         ((*PLAN, "--quorum=3"), "needs --agents"),
-        ((*PLAN, "--method=knn"), "k: is missing"),
+        ((*PLAN, "--method=knn"), "--k: is missing"),
         ((*PLAN, "--method=knn", "--k=0"), "k must be 1 to"),
         ((*PLAN, "--method=knn", "--k=1,2,3", "--agents=2"), "3 k for 2 agents"),
-        ((*PLAN, "--k=4"), "k: is for --method knn"),
-        ((*PLAN, "--ballot=count"), "ballot: is for --method knn"),
-        ((*PLAN, "--method=knn", "--k=4", "--tau=2"), "tau: is for --method ae"),
-        ((*PLAN, "--tau=0"), "tau"),
+        ((*PLAN, "--k=4"), "--k: is for --method knn"),
+        ((*PLAN, "--ballot=count"), "--ballot: is for --method knn"),
+        ((*PLAN, "--method=knn", "--k=4", "--ballot=one_hot"), "choose one of frequency, count"),
+        ((*PLAN, "--method=knn", "--k=4", "--tau=2"), "--tau: is for --method ae"),
+        ((*PLAN, "--tau=0"), "--tau: must be a whole number of at least 1, not 0"),
         ((*PLAN, "--delta=0"), "delta must lie strictly between 0 and 1"),
         ((*PLAN, "--delta=1"), "delta must lie strictly between 0 and 1"),
         (("--sigma=nan", "--queries=5"), "sigma must be"),
         (("--sigma=0", "--queries=5"), "sigma must be"),
         (("--sigma=5", "--queries=0"), "queries must be 1 to"),
-        ((*PLAN, "--method=vote"), "method"),
-        ((*PLAN, "--epsilon=2"), "epsilon: is for --solve"),
-        ((*PLAN, "--level=agent"), "level: is for --solve"),
-        ((*PLAN, "--epsilon=2", "--solve=queries"), "queries: is both given and to be found"),
-        ((*PLAN, "--epsilon=2", "--solve=sigma"), "sigma: is both given and to be found"),
-        (("--sigma=25", "--solve=queries"), "epsilon: is missing"),
-        (("--sigma=25", "--solve=queries", "--epsilon=0"), "epsilon: must be above 0"),
-        ((*PLAN, "--plot=epsilon.doc"), "plot: must end in one of .pdf, .png, .svg"),
+        ((*PLAN, "--method=vote"), "--method: choose one of ae, knn (not 'vote')"),
+        ((*PLAN, "--level=agent"), "--level: is for --solve"),
+        ((*PLAN, "--epsilon=2", "--solve=queries"), "--queries: is both given and to be found"),
+        ((*PLAN, "--epsilon=2", "--solve=sigma"), "--sigma: is both given and to be found"),
+        (("--sigma=25", "--solve=queries"), "--epsilon: is missing"),
+        (("--sigma=25", "--solve=queries", "--epsilon=0"), "--epsilon: must be above 0"),
+        ((*PLAN, "--plot=epsilon.doc"), "--plot: must end in one of .pdf, .png, .svg"),
     ],
 )
 def test_what_makes_no_plan_is_refused_before_anything_is_computed(
     refused: Refused, arguments: tuple[str, ...], why: str
 ) -> None:
     assert why in refused(*arguments)
+
+
+@pytest.mark.parametrize("given", [(), PLAN, ("--queries=500",)])
+def test_an_epsilon_alone_asks_what_to_solve(refused: Refused, given: tuple[str, ...]) -> None:
+    told = refused(*given, "--epsilon=2")
+    assert "--epsilon says what to solve for: add --solve sigma" in told
+    assert "or --solve queries" in told
+
+
+def test_k_has_one_dash_or_two(account: Account) -> None:
+    plan = (*PLAN, *IDEAL, "--method=knn")
+    assert account(*plan, "-k", "4,5") == account(*plan, "--k", "4,5") == account(*plan, "--k=4,5")
+
+
+@pytest.mark.parametrize("ballot", ["frequency", "count"])
+@pytest.mark.parametrize("noise", ["skellam", "gaussian"])
+def test_reasons_do_not_name_mechanisms_as_ledgers_do(
+    noise: str, ballot: str, account: Account, refused: Refused, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = ("--method=knn", "--k=4", f"--ballot={ballot}", f"--noise={noise}", *PLAN)
+    figures = account(*plan, "--agents=5")
+    assert cli.main(["account", *plan, "--agents=5"]) == 0
+    told = json.dumps(figures) + capsys.readouterr().out
+    if noise == "skellam":
+        assert "not known for Skellam noise at agent level" in figures["agent"]["how"]
+        assert "not known for Skellam noise" in " ".join(told.split())
+        goal = ("--epsilon=2", "--solve=sigma", "--accountant=exact", "--queries=5")
+        told += refused(*plan[: -len(PLAN)], *goal, code=1)
+    for kind in (SkellamVote.kind, GaussianVote.kind):
+        assert kind not in told
+
+
+def test_neighbours_share_a_vote_unless_told_and_help_says_that_the_service_counts(
+    account: Account, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = ("--method=knn", "--k=4", *PLAN, *IDEAL)
+    assert account(*plan)["plan"]["ballot"] == "knn_frequency"
+    assert account(*plan, "--ballot=count")["plan"]["ballot"] == "knn_count"
+    with pytest.raises(SystemExit):
+        cli.main(["account", "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "For kNN, --ballot is frequency unless you say otherwise, as in the paper" in told
+    assert "The service counts each neighbour's vote unless a request says otherwise" in told
+    assert "pass --ballot count" in told
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        (
+            ("--sigma=1", "--queries=1", "--agents=3", "--collusion=1"),
+            ("1 query,", "sigma 1 vote,", "1 assumed to pool its noise"),
+        ),
+        (
+            ("--sigma=1.5", "--queries=2", "--agents=3", "--collusion=2"),
+            ("2 queries,", "sigma 1.5 votes,", "2 assumed to pool their noise"),
+        ),
+    ],
+)
+def test_one_is_singular(
+    plan: tuple[str, ...], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for noise in ((), IDEAL):
+        assert cli.main(["account", *plan, *noise]) == 0
+        told = " ".join(capsys.readouterr().out.split())
+        for part in words:
+            assert part in told
+
+
+def test_a_wrong_subcommand_is_told_of_the_right_one(refused: Refused) -> None:
+    assert "no subcommand 'papers', only paper; did you mean paper?" in refused("papers")
+    assert "no subcommand '25', only paper; options begin with --" in refused("25")
 
 
 @pytest.mark.parametrize(

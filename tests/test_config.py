@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import pytest
+from pydantic import Field
 
 from agent_node.settings import AgentSettings
 from aggregator.settings import CoordinatorSettings, DealerSettings, PartySettings
@@ -19,7 +22,7 @@ from mpc_vote.cli.label import LabelSettings
 from mpc_vote.cli.model import ModelSettings
 from mpc_vote.cli.status import StatusSettings
 from mpc_vote.cli.train import TrainSettings
-from mpc_vote.config import ConfigError, Settings, load
+from mpc_vote.config import ConfigError, Method, Positive, Settings, load
 
 MODELS: list[type[Settings]] = [
     CertsSettings,
@@ -53,6 +56,33 @@ NEEDED: dict[str, list[str]] = {
         f"--parties={PARTIES}",
     ],
 }
+
+COMMANDS = [
+    *([name] for name in cli._OWN),
+    *([entry.name] for entry in metadata.entry_points(group="mpc_vote.commands")),
+    ["account", "paper"],
+    ["bench", "groups"],
+    ["bench", "service"],
+]
+
+
+class Everything(Settings):
+    """Every kind of option."""
+
+    command: ClassVar[str] = "everything"
+
+    n: int = Field(ge=1, le=9, description="a number")
+    method: Method = Field(Method.AE, description="one")
+    methods: list[Method] = Field(list(Method), min_length=1, description="some")
+    maybe: Method | None = Field(None, description="one or none")
+    share: Positive = Field(2.0, description="50 % and more")
+    rates: list[Annotated[float, Field(ge=0.5, lt=100)]] = Field([0.5, 10.0], description="several")
+    places: list[Path] = Field([], description="none")
+    names: dict[str, str] = Field({}, description="a map")
+    note: str = Field("none", description="words")
+    on: bool = Field(False, description="a switch")
+    count: int = Field(0, description="nothing")
+
 
 every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.command)
 Write = Callable[[str], Path]
@@ -104,6 +134,40 @@ class TestHelp:
         assert run("demo", "--help") == 0
         assert capsys.readouterr().out.startswith("usage: mpc-vote demo ")
 
+    @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+    def test_it_shows_what_one_types(
+        self, command: list[str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert run(*command, "--help") == 0
+        out = capsys.readouterr().out
+        for internal in ("null", "None", "False", "[]", "list[", "dict[", "['"):
+            assert internal not in out
+        for choices in re.findall(r"\{(\S+?)\}", out):
+            assert choices == choices.lower()
+        _, about, *_ = out.split("\n\n")
+        assert not [line for line in about.splitlines() if line.startswith(" ")]
+
+    def test_it_tells_kinds_and_defaults_as_one_types_them(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        with pytest.raises(SystemExit):
+            load(Everything, ["--help"])
+        out = " ".join(capsys.readouterr().out.split())
+        for line in (
+            "-n INT, --n INT a number (required)",
+            "--method {ae,knn} one (default: ae)",
+            "--methods {ae,knn},... some (default: ae,knn)",
+            "--maybe {ae,knn} one or none --share",
+            "--share NUMBER 50 % and more (default: 2)",
+            "--rates NUMBER,... several (default: 0.5,10)",
+            "--places PATH,... none --names",
+            "--names NAME=VALUE,... a map --note",
+            "--note TEXT words (default: none)",
+            "--on, --no-on a switch --count",
+            "--count INT nothing (default: 0)",
+        ):
+            assert line in out
+
     def test_the_command_lists_its_commands(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert run("--help") == 0
         out = capsys.readouterr().out
@@ -117,8 +181,14 @@ class TestHelp:
     def test_an_unknown_command_is_named(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert run("lable") == 2
         out, err = capsys.readouterr()
-        assert "there is no command 'lable'" in err
+        assert "there is no command 'lable'; did you mean label?\n" in err
         assert out == ""
+
+    def test_a_command_unlike_any_other_is_not_guessed(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert run("xyzzy") == 2
+        assert "there is no command 'xyzzy'\n" in capsys.readouterr().err
 
     def test_the_version_is_shown(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert run("--version") == 0
@@ -234,37 +304,54 @@ class TestUnknown:
 
 
 BAD: list[tuple[str, list[str], str]] = [
-    ("coordinator", ["--sigma=-1"], "sigma: "),
-    ("coordinator", ["--sigma=nan"], "sigma: "),
-    ("coordinator", ["--sigma=much"], "sigma: "),
-    ("coordinator", ["--delta=1"], "delta: "),
-    ("coordinator", ["--quorum-fraction=1.5"], "quorum-fraction: "),
-    ("coordinator", ["--answer-seconds=0"], "answer-seconds: "),
-    ("coordinator", ["--budget-agent=0"], "budget-agent: "),
-    ("coordinator", ["--listen=nowhere"], "listen: 'nowhere' is not host:port"),
-    ("coordinator", ["--listen=h:65536"], "listen: 'h:65536' is not host:port"),
-    ("coordinator", ["--listen=unix:here"], "listen: 'unix:here' is not unix:/path"),
-    ("agent", ["--enrol=unix:"], "enrol: 'unix:' is not unix:/path"),
-    ("agent", [f"--enrol=unix:/{'x' * 107}"], "enrol: 'unix:/xxx"),
-    ("coordinator", ["--log-level=loud"], "log-level: choose one of debug, info"),
-    ("status", ["--log-level=loud"], "log-level: choose one of debug, info"),
-    ("status", ["--coordinator=:1"], "coordinator: ':1' is not host:port"),
-    ("status", ["--coordinator-name=Me!"], "coordinator-name: 'Me!' is not a name"),
-    ("label", ["--ballot=zero_hot"], "ballot: Input should be 'one_hot'"),
-    ("label", ["--classes=many"], "classes: "),
-    ("label", ["--quorum=0"], "quorum: "),
-    ("certs", ["--days=0"], "days: "),
-    ("certs", ["--days=1000000000"], "days: "),
-    ("certs", ["--issue=[x"], "issue: can't be read"),
-    ("agent", ["--neighbours=0"], "neighbours: "),
-    ("agent", ["--method=guess"], "method: "),
-    ("model", ["--version=-1"], "version: "),
+    ("coordinator", ["--sigma=-1"], "--sigma: must be a number above 0, not -1"),
+    ("coordinator", ["--sigma=nan"], "--sigma: must be a finite number above 0, not nan"),
+    ("coordinator", ["--sigma=much"], "--sigma: must be a number above 0, not 'much'"),
+    ("coordinator", ["--delta=1"], "--delta: must be a number above 0 and below 1, not 1"),
+    ("coordinator", ["--quorum-fraction=1.5"], "--quorum-fraction: must be a number above 0 and"),
+    ("coordinator", ["--answer-seconds=0"], "--answer-seconds: must be a whole number of at least"),
+    ("coordinator", ["--budget-agent=0"], "--budget-agent: must be a number above 0, not 0"),
+    ("coordinator", ["--listen=nowhere"], "--listen: 'nowhere' is not host:port"),
+    ("coordinator", ["--listen=h:65536"], "--listen: 'h:65536' is not host:port"),
+    ("coordinator", ["--listen=unix:here"], "--listen: 'unix:here' is not unix:/path"),
+    ("agent", ["--enrol=unix:"], "--enrol: 'unix:' is not unix:/path"),
+    ("agent", [f"--enrol=unix:/{'x' * 107}"], "--enrol: 'unix:/xxx"),
+    ("coordinator", ["--log-level=loud"], "--log-level: choose one of debug, info"),
+    ("status", ["--log-level=loud"], "--log-level: choose one of debug, info"),
+    ("status", ["--coordinator=:1"], "--coordinator: ':1' is not host:port"),
+    ("status", ["--coordinator-name=Me!"], "--coordinator-name: 'Me!' is not a name"),
+    ("label", ["--ballot=zero_hot"], "--ballot: choose one of one_hot, knn_frequency, knn_count"),
+    ("label", ["--classes=many"], "--classes: must be a whole number, not 'many'"),
+    ("label", ["--quorum=0"], "--quorum: must be a whole number of at least 1, not 0"),
+    ("certs", ["--days=0"], "--days: must be a whole number of at least 1 and at most 36500"),
+    ("certs", ["--days=1000000000"], "--days: must be a whole number of at least 1 and at most"),
+    ("certs", ["--issue=[x"], "--issue: can't be read: write --issue a,b for a list"),
+    ("agent", ["--neighbours=0"], "--neighbours: must be a whole number of at least 1 and at most"),
+    ("agent", ["--method=guess"], "--method: choose one of ae, knn (not 'guess')"),
+    ("model", ["--version=-1"], "--version: must be a whole number of at least 0, not -1"),
+]
+# In a file, where a value has a kind of its own.
+WRONG_KINDS: list[tuple[str, str]] = [
+    ("n = 1.5", "--n: must be a whole number of at least 1 and at most 9, not 1.5"),
+    ("n = 'many'", "--n: must be a whole number of at least 1 and at most 9, not 'many'"),
+    ("method = 3", "--method: choose one of ae, knn (not 3)"),
+    ("methods = ['ae', 'guess']", "--methods: choose one of ae, knn (not 'guess')"),
+    ("methods = []", "--methods: is empty: name at least one"),
+    ("maybe = 'guess'", "--maybe: choose one of ae, knn (not 'guess')"),
+    ("share = inf", "--share: must be a finite number above 0, not inf"),
+    ("share = []", "--share: must be a number above 0, not []"),
+    ("rates = 3", "--rates: must be a list, not 3"),
+    ("places = [3]", "--places: each must be a path, not 3"),
+    ("names = 'x'", "--names: must be a map of names to values, not 'x'"),
+    ("names = {a = 3}", "--names: each must be text, not 3"),
+    ("note = 3", "--note: must be text, not 3"),
+    ("on = 'maybe'", "--on: must be true or false, not 'maybe'"),
 ]
 BAD_PARTIES: list[tuple[str, str]] = [
-    ("a=h:1", "parties: at least two parties are needed"),
-    ("a=h:1,b=h", "parties: 'h' is not host:port"),
-    ("a=h:1,B=h:2", "parties: 'B' is not a name"),
-    ("a,b", "parties: can't be read: write --parties"),
+    ("a=h:1", "--parties: at least two parties are needed"),
+    ("a=h:1,b=h", "--parties: 'h' is not host:port"),
+    ("a=h:1,B=h:2", "--parties: 'B' is not a name"),
+    ("a,b", "--parties: can't be read: write --parties"),
 ]
 
 
@@ -288,6 +375,23 @@ class TestBadValues:
         assert f"mpc-vote {command}: error: {why}" in err
         assert "Traceback" not in err + out
 
+    @pytest.mark.parametrize(("text", "why"), WRONG_KINDS)
+    def test_get_what_is_allowed_whatever_the_kind(self, text: str, why: str, write: Write) -> None:
+        given = text if text.startswith("n =") else f"n = 1\n{text}"
+        with pytest.raises(ConfigError) as caught:
+            load(Everything, [f"--config={write(given)}"])
+        assert str(caught.value) == why
+
+    def test_get_a_sentence_each(self) -> None:
+        with pytest.raises(ConfigError) as caught:
+            load(Everything, ["--n=0", "--rates=1,fast,100", "--method=guess"])
+        assert str(caught.value) == (
+            "--n: must be a whole number of at least 1 and at most 9, not 0; "
+            "--method: choose one of ae, knn (not 'guess'); "
+            "--rates: each must be a number of at least 0.5 and below 100, not 'fast'; "
+            "--rates: each must be a number of at least 0.5 and below 100, not 100"
+        )
+
     @pytest.mark.parametrize(("parties", "why"), BAD_PARTIES)
     def test_get_a_sentence_for_parties_too(self, parties: str, why: str) -> None:
         with pytest.raises(ConfigError) as caught:
@@ -297,8 +401,9 @@ class TestBadValues:
     def test_what_is_missing_is_named_with_its_flag(self) -> None:
         with pytest.raises(ConfigError) as caught:
             load(PartySettings, [])
+        told = str(caught.value)
         for flag in ("certs", "data-dir", "parties", "dealer"):
-            assert f"{flag}: is missing: pass --{flag}, or set it in the file" in str(caught.value)
+            assert f"--{flag}: is missing: pass --{flag}, or set it in the file" in told
 
     def test_a_list_in_the_environment_is_json(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MPC_VOTE_CERTS_ISSUE", '["party/a"]')

@@ -48,7 +48,7 @@ from rich.table import Table
 from mpc_vote import process
 from mpc_vote.ballots import BallotKind
 from mpc_vote.bench.agents import BenchCluster, Network
-from mpc_vote.cli.common import check_writable, console, progress, write_json
+from mpc_vote.cli.common import check_writable, console, counted, progress, write_json
 from mpc_vote.client import AsyncLabelClient, LabelResult, Plan
 from mpc_vote.config import LogLevel, Settings
 from mpc_vote.process import CommandError
@@ -293,6 +293,6 @@ def _title(settings: ServiceBenchSettings) -> str:
     if settings.rate is not None:
         network += f" of {settings.rate:g} Mbit/s"
     return (
-        f"{settings.queries} queries, {settings.classes} classes, {settings.parties} parties, "
-        f"{network}"
+        f"{counted(settings.queries, 'query', 'queries')}, {settings.classes} classes, "
+        f"{settings.parties} parties, {network}"
     )

@@ -8,7 +8,7 @@ health checks run often.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 
 Command = Callable[[Sequence[str]], int]
@@ -19,6 +19,7 @@ _OWN = {
     "label": ("mpc_vote.cli.label:command", "ask the service for labels of a batch of queries"),
     "audit": ("mpc_vote.cli.audit:command", "attack the released labels, against the claim"),
     "bench": ("mpc_vote.cli.bench:command", "measure the secure argmax, near and far"),
+    "experiment": ("mpc_vote.cli.experiment:command", "repeat the paper's experiments"),
     "account": ("mpc_vote.cli.account:command", "say what epsilon a plan costs, or solve for one"),
     "relay": ("mpc_vote.cli.relay:command", "forward addresses, late and slowly if told to"),
     "status": ("mpc_vote.cli.status:command", "show who attends and what has been spent"),
@@ -50,9 +51,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     command = _find(given[0])
     if command is None:
-        print(f"mpc-vote: error: there is no command {given[0]!r}\n\n{_usage()}", file=sys.stderr)
+        why = f"there is no command {given[0]!r}{meant(given[0], [*_OWN, *_ROLES])}"
+        print(f"mpc-vote: error: {why}\n\n{_usage()}", file=sys.stderr)
         return 2
     return command(given[1:])
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """Asks about the known word that is most like this one, if any is."""
+    from difflib import get_close_matches
+
+    return "".join(f"; did you mean {near}?" for near in get_close_matches(word, known, n=1))
 
 
 def _find(name: str) -> Command | None:

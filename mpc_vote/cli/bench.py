@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -24,7 +24,7 @@ from mpc_vote.argmax.table import MIN_BITS
 from mpc_vote.bench import cases, groups, plots, report
 from mpc_vote.bench.committee import Committee
 from mpc_vote.bench.measure import Results, Step, Tell, measure
-from mpc_vote.cli.common import check_writable, progress
+from mpc_vote.cli.common import check_writable, counted, dispatch, progress
 from mpc_vote.config import LogLevel, Settings
 from mpc_vote.process import CommandError
 from mpc_vote.spec import MAX_CLASSES, MAX_PARTIES, MAX_QUERIES
@@ -41,6 +41,10 @@ def _engine(value: str) -> str:
     if value not in list(EngineName):
         raise ValueError(f"{value!r} is no engine; choose among {', '.join(EngineName)}")
     return value
+
+
+def _listed(numbers: Iterable[float]) -> str:
+    return ",".join(f"{number:g}" for number in numbers)
 
 
 def _rate(value: object) -> object:
@@ -81,14 +85,25 @@ class BenchSettings(_MeasureSettings):
         min_length=1,
         description="table, and CrypTen's own methods",
     )
-    parties: list[Parties] | None = Field(None, min_length=1, description="compute parties; 3")
-    queries: list[Queries] | None = Field(None, min_length=1, description="rows to label; 500")
-    classes: list[Classes] | None = Field(None, min_length=1, description="classes; 10")
+    parties: list[Parties] | None = Field(
+        None, min_length=1, description=f"compute parties (default: {cases.PARTIES})"
+    )
+    queries: list[Queries] | None = Field(
+        None, min_length=1, description=f"rows to label (default: {cases.QUERIES})"
+    )
+    classes: list[Classes] | None = Field(
+        None, min_length=1, description=f"classes (default: {cases.CLASSES})"
+    )
     rtt: list[Milliseconds] | None = Field(
-        None, min_length=1, description="round trips between parties in ms; 0,40"
+        None,
+        min_length=1,
+        description=f"round trips between parties in ms (default: {_listed(cases.NEAR_AND_FAR)}; "
+        f"if quick {_listed(cases.QUICK_NEAR_AND_FAR)})",
     )
     repeat: int | None = Field(
-        None, ge=1, description=f"repeats that count; {_REPEATS}, if quick {_QUICK_REPEATS}"
+        None,
+        ge=1,
+        description=f"repeats that count (default: {_REPEATS}; if quick {_QUICK_REPEATS})",
     )
     quick: bool = Field(False, description="a small grid with few repeats: about a minute")
 
@@ -146,15 +161,20 @@ class GroupsSettings(_MeasureSettings):
 def command(arguments: Sequence[str]) -> int:
     """`mpc-vote bench`."""
     given = "mpc-vote bench " + shlex.join(arguments)
-    if arguments[:1] == ["service"]:
-        from mpc_vote.bench import service
 
-        return service.command(arguments[1:])
-    if arguments[:1] == ["groups"]:
-        return process.run(
-            GroupsSettings, arguments[1:], lambda settings: run_groups(settings, given)
-        )
-    return process.run(BenchSettings, arguments, lambda settings: run_bench(settings, given))
+    def alone(rest: Sequence[str]) -> int:
+        return process.run(BenchSettings, rest, lambda settings: run_bench(settings, given))
+
+    def choices(rest: Sequence[str]) -> int:
+        return process.run(GroupsSettings, rest, lambda settings: run_groups(settings, given))
+
+    return dispatch("bench", arguments, alone, {"groups": choices, "service": _service})
+
+
+def _service(arguments: Sequence[str]) -> int:
+    from mpc_vote.bench import service
+
+    return service.command(arguments)
 
 
 async def run_bench(settings: BenchSettings, given: str) -> None:
@@ -165,8 +185,8 @@ async def run_bench(settings: BenchSettings, given: str) -> None:
     if not plots.available():
         out.print(plots.MISSING)
     out.print(
-        f"[bold]mpc-vote bench[/bold]: {len(wanted)} cases, each measured {settings.repeats} "
-        "times after a first; all processes start"
+        f"[bold]mpc-vote bench[/bold]: {counted(len(wanted), 'case')}, "
+        f"{counted(settings.repeats, 'repeat')} after a first turn; all processes start"
     )
     async with Committee.running(max(case.parties for case in wanted)) as committee:
         with _progress(out, len(wanted), settings.repeats) as tell:
@@ -186,8 +206,8 @@ async def run_groups(settings: GroupsSettings, given: str) -> None:
     wanted = settings.cases()
     total = sum(len(groups.alternatives(case.classes)) for case in wanted)
     out.print(
-        f"[bold]mpc-vote bench groups[/bold]: {len(wanted)} choices of the planner; all processes "
-        "start"
+        f"[bold]mpc-vote bench groups[/bold]: {counted(len(wanted), 'choice')} of the planner; all "
+        "processes start"
     )
     async with Committee.running(max(case.parties for case in wanted)) as committee:
         with _progress(out, total, settings.repeat) as tell:

@@ -75,8 +75,7 @@ def command(arguments: Sequence[str]) -> int:
 async def _main(settings: BudgetSettings) -> None:
     if (settings.data_dir is None) == (settings.certs is None):
         raise ConfigError(
-            "data-dir, certs: pass one: --data-dir for a ledger on this machine, or --certs to ask "
-            "the service"
+            "pass one: --data-dir for a ledger on this machine, or --certs to ask the service"
         )
     check_writable(settings.json_path)
     out = console(settings.json_path)
@@ -186,7 +185,7 @@ def _show_spends(out: Console, spends: Sequence[dict[str, Any]]) -> None:
 
 async def _of_service(out: Console, settings: BudgetSettings) -> dict[str, Any]:
     if settings.spends:
-        raise ConfigError("spends: is for --data-dir; `mpc-vote rounds` lists a client's rounds")
+        raise ConfigError("--spends: is for --data-dir; `mpc-vote rounds` lists a client's rounds")
     async with AsyncLabelClient(
         settings.coordinator, str(settings.certs), coordinator_name=settings.coordinator_name
     ) as client:

@@ -48,7 +48,7 @@ def command(arguments: Sequence[str]) -> int:
 
 async def _main(settings: CertsSettings) -> None:
     if settings.keep and settings.renew:
-        raise ConfigError("keep and renew contradict each other: pass one of them")
+        raise ConfigError("--keep and --renew contradict each other: pass one of them")
     identities = [_identity(text) for text in settings.issue]
     directory = settings.out / "ca"
     if (directory / "ca.pem").exists():

@@ -1,10 +1,10 @@
-"""What the client's commands share: settings, progress, JSON."""
+"""What commands share: settings, subcommands, progress, JSON."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from pydantic import Field
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from mpc_vote.cli import Command, meant
 from mpc_vote.client import AsyncLabelClient
 from mpc_vote.config import Address, LogLevel, Name, Settings
 from mpc_vote.process import CommandError
@@ -38,6 +39,27 @@ def connect(settings: ClientSettings) -> AsyncLabelClient:
     return AsyncLabelClient(
         settings.coordinator, settings.certs, coordinator_name=settings.coordinator_name
     )
+
+
+def dispatch(
+    name: str, arguments: Sequence[str], alone: Command, subcommands: Mapping[str, Command]
+) -> int:
+    """Runs the subcommand that the first word names, or without a word the command alone."""
+    if not arguments or arguments[0].startswith("-"):
+        return alone(arguments)
+    word, *rest = arguments
+    if word in subcommands:
+        return subcommands[word](rest)
+    hint = meant(word, subcommands) or "; options begin with --"
+    why = f"there is no subcommand {word!r}, only {' and '.join(subcommands)}{hint}"
+    print(f"mpc-vote {name}: error: {why}", file=sys.stderr)
+    return 2
+
+
+def counted(number: float, one: str, many: str | None = None) -> str:
+    """So many of a thing, in the singular if it is one."""
+    text = f"{number:g}" if isinstance(number, float) else str(number)
+    return f"{text} {one if number == 1 else many or one + 's'}"
 
 
 def console(json_path: str | None) -> Console:

@@ -129,7 +129,7 @@ def exact_epsilon(mechanisms: Iterable[Mechanism], level: Level, delta: float) -
     squares = []
     for mechanism, runs in totals(mechanisms).items():
         if not isinstance(mechanism, _GAUSSIAN):
-            raise Unsupported(f"the exact account is for Gaussian noise, not {mechanism.kind}")
+            raise Unsupported("the exact account is for Gaussian noise only")
         squares.append(runs * mechanism.sensitivity(level).l2_squared / mechanism.variance)
     mu = math.sqrt(sum(sorted(squares)))
     return gaussian_exact_epsilon(mu, delta) if mu < _LARGEST_MU else math.inf

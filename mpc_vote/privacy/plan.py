@@ -110,7 +110,8 @@ class Plan:
             if not all(1 <= k <= MAX_K for k in self.ks):
                 raise PlanError(f"k must be 1 to {MAX_K}")
             if self.roster is not None and len(self.ks) > self.roster.agents:
-                raise PlanError(f"there are {len(self.ks)} k for {self.roster.agents} agents")
+                agents = "1 agent" if self.roster.agents == 1 else f"{self.roster.agents} agents"
+                raise PlanError(f"there are {len(self.ks)} k for {agents}")
         elif self.ks:
             raise PlanError("k is for kNN ballots only: models vote without neighbours")
         if self.ballot is BallotKind.MULTI_LABEL:

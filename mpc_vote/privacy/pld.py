@@ -164,7 +164,7 @@ def _skellam_part(mechanism: SkellamVote | SkellamScreen, runs: int, level: Leve
     moved, variance = mechanism.sensitivity(level), mechanism.variance
     if moved.cells is None or moved.step is None:
         raise Unsupported(
-            f"PLD needs the shape of the worst move, which is not known for {mechanism.kind} "
+            f"PLD needs the shape of the worst move, which is not known for Skellam noise "
             f"at {level.value} level with these ballots"
         )
     step = moved.step

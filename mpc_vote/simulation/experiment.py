@@ -87,7 +87,7 @@ class Experiment:
 
     name: str
     title: str
-    load: Callable[[Path], Data]
+    load: Callable[[Path | None], Data]
     arms: tuple[Arm, ...]
     level: Level
     delta: float
@@ -142,9 +142,13 @@ class ArmResult:
         }
 
 
-def run(experiment: Experiment, data: Data, seeds: Sequence[int], bench: Bench) -> list[ArmResult]:
+Done: TypeAlias = Callable[[Arm, int, Outcome], None]
+"""Called with each outcome and its seed."""
+
+
+def run(experiment: Experiment, seeds: Sequence[int], bench: Bench, done: Done) -> list[ArmResult]:
     """Runs all arms with all seeds, or takes what is stored of them."""
-    data_digests = {name: fingerprint(dataset) for name, dataset in data.items()}
+    data_digests = {name: fingerprint(dataset) for name, dataset in bench.data.items()}
     results = []
     for arm in experiment.arms:
         outcomes: list[Outcome] = []
@@ -157,6 +161,7 @@ def run(experiment: Experiment, data: Data, seeds: Sequence[int], bench: Bench) 
             bench.tell(f"{arm.name}, seed {seed}", len(outcomes), len(seeds))
             name = f"{experiment.name}/{_file_name(arm.name)}"
             outcomes.append(Outcome.from_json(bench.store.figures(name, config, make)))
+            done(arm, seed, outcomes[-1])
         results.append(_result(experiment, arm, outcomes))
     return results
 

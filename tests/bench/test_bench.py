@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -179,22 +180,61 @@ async def test_a_party_that_can_not_start_says_why(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--parties", "1"], "parties"),
-        (["--parties", "3,17"], "parties"),
-        (["--queries", "0"], "queries"),
-        (["--queries", "10001"], "queries"),
-        (["--classes", "1"], "classes"),
-        (["--classes", "1001"], "classes"),
-        (["--rtt=-1"], "rtt"),
-        (["--rate", "slow"], "rate"),
-        (["--repeat", "0"], "repeat"),
-        (["--bits", "12"], "bits"),
+        (["--parties", "1"], "--parties: each must be a whole number of at least 2 and at most 16"),
+        (["--parties", "3,17"], "--parties: each must be"),
+        (["--queries", "0"], "--queries: each must be"),
+        (["--queries", "10001"], "--queries: each must be"),
+        (["--classes", "1"], "--classes: each must be"),
+        (["--classes", "1001"], "--classes: each must be"),
+        (["--rtt=-1"], "--rtt: each must be a number of at least 0 and at most 2000, not -1"),
+        (["--rate", "slow"], "--rate: each must be a number of at least 0, not 'slow'"),
+        (["--repeat", "0"], "--repeat: must be a whole number of at least 1, not 0"),
+        (["--bits", "12"], "--bits: must be a whole number"),
         (["--engine", "table,magic"], "'magic' is no engine; choose among table, pairwise"),
     ],
 )
 def test_bad_options_are_refused(options: list[str], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=re.escape(words)):
         load(BenchSettings, options)
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("group", "did you mean groups?"),
+        ("servce", "did you mean service?"),
+        ("foo", "options begin with --"),
+    ],
+)
+def test_a_wrong_subcommand_is_told_of_the_right_ones(
+    word: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench.command([word, "--quick"]) == 2
+    out, error = capsys.readouterr()
+    why = f"there is no subcommand {word!r}, only groups and service; {hint}"
+    assert (out, error) == ("", f"mpc-vote bench: error: {why}\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--engine=table", "--repeat=1"], "mpc-vote bench: 1 case, 1 repeat after"),
+        (["--engine=table,pairwise", "--repeat=2"], "mpc-vote bench: 2 cases, 2 repeats after"),
+        (["groups"], "mpc-vote bench groups: 1 choice of the planner"),
+        (["groups", "--queries=16,17"], "mpc-vote bench groups: 2 choices of the planner"),
+    ],
+)
+def test_one_is_singular(
+    options: list[str],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pretend(monkeypatch, PretendCommittee())
+    small = ["--parties=2", "--queries=16", "--classes=3", "--rtt=0", f"--out={tmp_path}"]
+    assert bench.command([*options[:1], *small, *options[1:]]) == 0
+    assert told in capsys.readouterr().out
 
 
 def test_a_party_wants_a_driver() -> None:

@@ -292,7 +292,7 @@ def test_mu_must_be_a_size(mu: float) -> None:
 
 
 def test_the_exact_account_is_for_gaussian_noise() -> None:
-    with pytest.raises(Unsupported, match="skellam_vote"):
+    with pytest.raises(Unsupported, match="Gaussian noise only"):
         exact_epsilon([ideal(1, 1.0), served(1, 1.0)], Level.AGENT, 1e-5)
 
 

@@ -366,8 +366,8 @@ def test_a_budget_that_can_not_be_read_is_explained(
     [
         ([], "pass one: --data-dir"),
         (["--data-dir=d", "--certs=c"], "pass one: --data-dir"),
-        (["--data-dir=d", "--sigma=0"], "sigma.0: Input should be greater than 0"),
-        (["--data-dir=d", "--neighbours=0"], "neighbours.0: Input should be greater"),
+        (["--data-dir=d", "--sigma=0"], "--sigma: each must be a number above 0"),
+        (["--data-dir=d", "--neighbours=0"], "--neighbours: each must be a whole number"),
         (["--data-dir=d", "--ballot=multi_label"], "multi-label ballots need tau"),
         (["--certs=c", "--spends"], "spends: is for --data-dir"),
     ],

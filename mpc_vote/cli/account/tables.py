@@ -1,0 +1,143 @@
+"""What `mpc-vote account` shows of a plan: its cost, what coalitions leave, what is assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from mpc_vote.ballots import BallotKind
+from mpc_vote.cli.account.options import Goal, Solve
+from mpc_vote.cli.account.words import votes
+from mpc_vote.cli.common import counted
+from mpc_vote.privacy.accountant import Epsilons
+from mpc_vote.privacy.mechanisms import Level
+from mpc_vote.privacy.plan import Accountant, Coalition, Noise, Plan, Roster, Solved
+
+_MEANINGS = {
+    Accountant.SIMPLE: "Renyi bound, converted as most papers do: valid, loosest",
+    Accountant.TIGHT: "Renyi bound, best conversion: what budgets are charged",
+    Accountant.EXACT: "all that the noisy totals lose; labels lose no more",
+}
+_HOWS = {
+    "exact": "the formula for Gaussian noise",
+    "PLD": "by privacy loss distributions, on a fine grid, rounded up",
+}
+
+
+def show_solved(out: Console, goal: Goal, solved: Solved) -> None:
+    """What was looked for, and what the next number would cost."""
+    name = goal.solve.value
+    value, beyond = getattr(solved.plan, name), getattr(solved.beyond, name)
+    what = "the least sigma" if goal.solve is Solve.SIGMA else "the most queries"
+    out.print(
+        f"[bold]{what} for epsilon {goal.epsilon:g}[/bold] at {goal.level.value} level by the "
+        f"{goal.accountant} account: [bold]{value}[/bold] (epsilon {solved.epsilon:.6g}; "
+        f"{beyond} would cost {solved.epsilon_beyond:.6g})",
+        soft_wrap=True,
+    )
+
+
+def show(out: Console, plan: Plan, found: Mapping[Level, Epsilons]) -> None:
+    """The plan and its cost."""
+    head = Table(show_header=False, box=None, pad_edge=False)
+    head.add_row("votes", votes(plan))
+    head.add_row("labels", f"{counted(plan.queries, 'query', 'queries')}, delta {plan.delta:g}")
+    head.add_row("noise", _noise(plan))
+    if plan.roster is not None:
+        head.add_row("agents", _agents(plan.roster))
+    out.print(head)
+    for why in plan.objections:
+        out.print(f"[yellow]warning[/yellow]: the service would refuse this: {why}")
+    table = Table("", "agent level", "instance level", "what it is")
+    table.add_row("D2^2 of a query", *(_moved(plan, level) for level in Level), "in votes^2")
+    for accountant in Accountant:
+        figures = (_epsilon(getattr(found[level], accountant)) for level in Level)
+        table.add_row(f"epsilon, {accountant}", *figures, _MEANINGS[accountant])
+    out.print(table)
+    for how, levels in _hows(found).items():
+        told = _HOWS.get(how, f"none: {how}")
+        out.print(f"exact at {' and '.join(levels)} level: {told}", markup=False)
+
+
+def _noise(plan: Plan) -> str:
+    sigma = f"sigma {counted(plan.sigma, 'vote')}"
+    if plan.noise is Noise.GAUSSIAN:
+        return f"ideal Gaussian, {sigma}, nothing rounded"
+    return f"Skellam, {sigma}, a vote being {plan.unit} units"
+
+
+def _agents(roster: Roster) -> str:
+    their = "its" if roster.collusion == 1 else "their"
+    return (
+        f"{roster.agents}; a round completes with {roster.quorum} or more; "
+        f"{roster.collusion or 'none'} assumed to pool {their} noise"
+    )
+
+
+def _moved(plan: Plan, level: Level) -> str:
+    text = f"{float(plan.moved(level)):.4g}"
+    if level is Level.INSTANCE and plan.ballot is BallotKind.KNN_FREQUENCY:
+        text += f" (the paper's 2/k: {2 / min(plan.ks):.4g})"
+    return text
+
+
+def _epsilon(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.5f}" if value < 1000 else f"{value:.6g}"
+
+
+def _hows(found: Mapping[Level, Epsilons]) -> dict[str, list[str]]:
+    hows: dict[str, list[str]] = {}
+    for level, epsilons in found.items():
+        hows.setdefault(epsilons.how, []).append(level.value)
+    return hows
+
+
+def show_coalitions(out: Console, roster: Roster, coalitions: Sequence[Coalition]) -> None:
+    """What agents who pool their noise leave."""
+    table = Table(
+        "agents who pool",
+        "sigma left",
+        "agent: tight",
+        "exact",
+        "instance: tight",
+        "exact",
+        title="what a coalition leaves of a round with just the quorum",
+        title_justify="left",
+    )
+    for row in coalitions:
+        who = f"{row.percent} %: {row.agents}"
+        if row.losses is None:
+            table.add_row(who, "0", *["everything"] * 4)
+            continue
+        figures = [
+            _epsilon(value)
+            for level in Level
+            for value in (row.losses[level].tight, row.losses[level].exact)
+        ]
+        table.add_row(who, f"{row.sigma:.4g}", *figures)
+    out.print(table)
+    out.print(
+        f"the noise of {roster.collusion} is made up for by the others; what more agents know is "
+        "missing"
+        if roster.collusion
+        else "noise that a coalition knows is missing: --collusion makes the others add more"
+    )
+
+
+def show_assumptions(out: Console, plan: Plan) -> None:
+    """What the numbers rest on."""
+    out.print("assumed:")
+    for line in (
+        f"(epsilon, delta) at delta {plan.delta:g}, whatever the votes are",
+        "agent level: an agent is added or removed, its ballot being zero then, while its noise "
+        "stays: a fixed noise roster",
+        "instance level: one record of one agent is added, removed or replaced"
+        + (", and the feature map does not depend on it" if plan.ks else ""),
+        "sigma is noise that nobody who attacks knows: each agent adds its part of sigma^2 / "
+        "(quorum - collusion), so agents above the quorum may drop out",
+    ):
+        out.print(f"- {line}")

@@ -1,0 +1,146 @@
+"""`mpc-vote experiment NAME`: runs a table of the paper, and writes what came of it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field
+from rich.console import Console
+
+from mpc_vote import process
+from mpc_vote.cli.common import check_writable, console, progress, write_json
+from mpc_vote.config import ConfigError, LogLevel, Settings
+from mpc_vote.process import CommandError
+from mpc_vote.simulation import experiment as experiments
+from mpc_vote.simulation import report
+from mpc_vote.simulation.experiment import Arm, Bench, Outcome, Tell
+from mpc_vote.simulation.experiments import EXPERIMENTS, find
+from mpc_vote.simulation.store import Store
+
+DATA_VARIABLE = "MPC_VOTE_DATA"
+
+
+class ExperimentSettings(Settings):
+    """Runs an experiment with several seeds and writes a table, a page, JSON and a plot.
+
+    Finished parts are kept in the cache: whoever is interrupted starts the same command again.
+    """
+
+    command: ClassVar[str] = "experiment"
+
+    seeds: int = Field(5, ge=1, le=1000, description="how often to repeat it, with seeds from 0 on")
+    data: Path | None = Field(
+        None, description=f"folder with the data sets; {DATA_VARIABLE} if left out"
+    )
+    out: Path = Field(Path("experiment-results"), description="folder for page, JSON and plot")
+    cache: Path | None = Field(
+        None, description="folder for finished parts; `cache` in the folder of the results"
+    )
+    workers: int = Field(os.cpu_count() or 1, ge=1, description="threads that train")
+    json_path: str | None = Field(
+        None, alias="json", description="also write the figures as JSON to this file, - for stdout"
+    )
+    log_level: LogLevel = Field("warning", description="debug, info, warning or error")
+
+
+def command(arguments: Sequence[str]) -> int:
+    """`mpc-vote experiment`."""
+    given = "mpc-vote experiment " + shlex.join(arguments)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_usage())
+        return 0 if arguments else 2
+    name, *options = arguments
+
+    async def main(settings: ExperimentSettings) -> None:
+        _run(settings, name, given)
+
+    return process.run(ExperimentSettings, options, main)
+
+
+def _usage() -> str:
+    lines = "\n".join(f"  {name:<16} {make.__doc__}" for name, make in EXPERIMENTS.items())
+    return (
+        "usage: mpc-vote experiment NAME [--help] [options]\n\n"
+        "Repeats the paper's experiments with the real vote, without its network.\n\n"
+        f"experiments:\n{lines}"
+    )
+
+
+def _run(settings: ExperimentSettings, name: str, given: str) -> None:
+    # Training does not come back to the event loop: an interrupt must not wait for it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    experiment = find(name)
+    if experiment is None:
+        raise ConfigError(
+            f"there is no experiment {name!r}; choose one of: {', '.join(EXPERIMENTS)}"
+        )
+    out = console(settings.json_path)
+    settings.out.mkdir(parents=True, exist_ok=True)
+    page = settings.out / f"{name}.md"
+    for path in (page, settings.json_path):
+        check_writable(path)
+    out.print(f"[bold]mpc-vote experiment {name}[/bold]: {experiment.title}")
+    try:
+        data = experiment.load(_data(settings))
+    except (ValueError, FileNotFoundError) as error:
+        raise CommandError(str(error)) from error
+    store = Store(settings.cache or settings.out / "cache")
+    with _progress(out) as (tell, done):
+        bench = Bench(data, store, settings.workers, tell)
+        results = experiments.run(experiment, range(settings.seeds), bench, done)
+    out.print(report.table(experiment, results))
+    for note in experiment.notes:
+        out.print(f"- {note}", soft_wrap=True)
+    figures = report.document(experiment, results, range(settings.seeds), given)
+    page.write_text(report.markdown(experiment, results, figures))
+    write_json(str(settings.out / f"{name}.json"), figures)
+    write_json(settings.json_path, figures)
+    if report.can_draw():
+        report.draw(experiment, results, settings.out / f"{name}.svg")
+    else:
+        out.print(report.MISSING)
+    out.print(f"written to {settings.out}: {name}.md, {name}.json", soft_wrap=True)
+
+
+def _data(settings: ExperimentSettings) -> Path | None:
+    if settings.data is not None:
+        return settings.data
+    given = os.environ.get(DATA_VARIABLE)
+    return Path(given) if given else None
+
+
+@contextmanager
+def _progress(out: Console) -> Iterator[tuple[Tell, experiments.Done]]:
+    """Shows what is done now: a live bar in a terminal, else a line now and then."""
+    started = time.monotonic()
+
+    def done(arm: Arm, seed: int, outcome: Outcome) -> None:
+        out.print(f"{arm.name}, seed {seed}: {100 * outcome.accuracy:.1f} %", soft_wrap=True)
+
+    if not out.is_terminal:
+        last = -1.0
+
+        def line(what: str, parts: int, total: int) -> None:
+            nonlocal last
+            now = time.monotonic() - started
+            if now - last >= 10:
+                last = now
+                out.print(f"{now:5.0f} s  {what}: {parts} of {total}", soft_wrap=True)
+
+        yield line, done
+        return
+    with progress(out) as bars:
+        task = bars.add_task("", total=1, detail="")
+
+        def bar(what: str, parts: int, total: int) -> None:
+            bars.update(task, description=what, completed=parts, total=total, detail="")
+
+        yield bar, done
+        bars.update(task, description="done", completed=1, total=1)

@@ -1,19 +1,21 @@
 """Who holds what: private parts for agents, public queries, a test set; and parts as files.
 
-A split depends on its arguments only, so every process of a demo can compute the same one. Parts
-are written as .npz and read without pickle: a part file can't run code.
+`hand_out` makes parts of a deal, the splits here deal and set aside in one go. A split depends on
+its arguments only, so every process of a demo can compute the same one. Parts are written as .npz
+and read without pickle: a part file can't run code.
 """
 
 from __future__ import annotations
 
-import zipfile
-import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from mpc_vote.data.dataset import Dataset, LabelArray
+from mpc_vote.data.dataset import Dataset
+from mpc_vote.data.deal import Rows, deal_iid
+from mpc_vote.data.files import read_npz
 
 _KEYS = ("name", "x", "y", "classes")
 
@@ -25,6 +27,48 @@ class Partition:
     private: tuple[Dataset, ...]
     public: Dataset
     test: Dataset
+
+
+@dataclass(frozen=True, eq=False)
+class Domain:
+    """A dataset for some of the agents: `size` points for each, or all points shared out."""
+
+    dataset: Dataset
+    agents: int = 1
+    size: int | None = None
+
+
+def hand_out(dataset: Dataset, deal: Sequence[Rows]) -> tuple[Dataset, ...]:
+    """One dataset per agent, named for it."""
+    return tuple(
+        dataset.take(rows, f"{dataset.name}/agent-{number}") for number, rows in enumerate(deal)
+    )
+
+
+def split_domains(domains: Sequence[Domain], seed: int) -> tuple[Dataset, ...]:
+    """Agents that hold one domain each, IID within it: the paper's digits and Office-Caltech."""
+    _check_seed(seed)
+    if len({id(domain.dataset) for domain in domains}) < len(domains):
+        raise ValueError("a dataset may be one domain only, or points would be held twice")
+    seeds = np.random.default_rng(seed).integers(2**62, size=len(domains)).tolist()
+    parts: list[Dataset] = []
+    for domain, own_seed in zip(domains, seeds, strict=True):
+        deal = deal_iid(len(domain.dataset), domain.agents, domain.size, own_seed)
+        parts += hand_out(domain.dataset, deal)
+    return tuple(parts)
+
+
+def split_public(dataset: Dataset, public: int, seed: int) -> tuple[Dataset, Dataset]:
+    """Public queries and a test set out of a dataset that no agent holds; test is the rest."""
+    _check_seed(seed)
+    if not 1 <= public < len(dataset):
+        raise ValueError(
+            f"{dataset.name} has {len(dataset)} points: public must be from 1 to "
+            f"{len(dataset) - 1}, got {public}"
+        )
+    order = _shuffle(dataset, seed)
+    queries = dataset.take(order[:public], f"{dataset.name}/public")
+    return queries, dataset.take(order[public:], f"{dataset.name}/test")
 
 
 def split_iid(dataset: Dataset, agents: int, public: int, test: int, seed: int) -> Partition:
@@ -50,7 +94,7 @@ def split_skewed(
     order, rest = _draw(dataset, agents, public, test, seed)
     rng = np.random.default_rng([seed, 1])
     load = np.zeros(agents, dtype=np.int64)
-    held: list[list[LabelArray]] = [[] for _ in range(agents)]
+    held: list[list[Rows]] = [[] for _ in range(agents)]
     for label in rng.permutation(dataset.classes):
         chosen = np.lexsort((rng.random(agents), load))[:holders]
         load[chosen] += 1
@@ -80,17 +124,7 @@ def load_part(path: str | Path) -> Dataset:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such data file")
-    try:
-        with path.open("rb") as file:
-            stored = np.load(file, allow_pickle=False)
-            if not isinstance(stored, np.lib.npyio.NpzFile):
-                raise ValueError("it holds a single array")
-            arrays = {key: stored[key] for key in _KEYS if key in stored.files}
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{path}: not a readable .npz without pickle ({error})") from error
-    missing = [key for key in _KEYS if key not in arrays]
-    if missing:
-        raise ValueError(f"{path}: misses {', '.join(missing)}; expected {', '.join(_KEYS)}")
+    arrays = read_npz(path, _KEYS)
     name, classes = arrays["name"], arrays["classes"]
     if name.shape != () or name.dtype.kind != "U":
         raise ValueError(f"{path}: name must be one string")
@@ -102,31 +136,35 @@ def load_part(path: str | Path) -> Dataset:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _draw(
-    dataset: Dataset, agents: int, public: int, test: int, seed: int
-) -> tuple[LabelArray, LabelArray]:
+def _draw(dataset: Dataset, agents: int, public: int, test: int, seed: int) -> tuple[Rows, Rows]:
     """A shuffled order of all rows, and the rows of it that stay private."""
     for what, count in (("agents", agents), ("public", public), ("test", test)):
         if count < 1:
             raise ValueError(f"{what} must be at least 1, got {count}")
-    if seed < 0:
-        raise ValueError(f"seed must not be negative, got {seed}")
+    _check_seed(seed)
     if len(dataset) < public + test + agents:
         raise ValueError(
             f"{dataset.name} has {len(dataset)} points: too few for {public} public, {test} test "
             f"and at least one for each of {agents} agents"
         )
-    order = np.random.default_rng(seed).permutation(len(dataset)).astype(np.int64)
+    order = _shuffle(dataset, seed)
     return order, order[public + test :]
 
 
 def _partition(
-    dataset: Dataset, order: LabelArray, public: int, test: int, parts: list[LabelArray]
+    dataset: Dataset, order: Rows, public: int, test: int, parts: list[Rows]
 ) -> Partition:
     return Partition(
-        private=tuple(
-            dataset.take(rows, f"{dataset.name}/agent-{index}") for index, rows in enumerate(parts)
-        ),
+        private=hand_out(dataset, parts),
         public=dataset.take(order[:public], f"{dataset.name}/public"),
         test=dataset.take(order[public : public + test], f"{dataset.name}/test"),
     )
+
+
+def _shuffle(dataset: Dataset, seed: int) -> Rows:
+    return np.random.default_rng(seed).permutation(len(dataset)).astype(np.int64)
+
+
+def _check_seed(seed: int) -> None:
+    if seed < 0:
+        raise ValueError(f"seed must not be negative, got {seed}")

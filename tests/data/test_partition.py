@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mpc_vote.data import (
     Dataset,
@@ -17,6 +20,8 @@ from mpc_vote.data import (
     split_iid,
     split_skewed,
 )
+from mpc_vote.data.deal import deal_by_class
+from mpc_vote.data.partition import Domain, hand_out, split_domains, split_public
 
 
 def _numbered(count: int, classes: int = 10) -> Dataset:
@@ -87,6 +92,76 @@ def test_impossible_splits_are_refused(
 def test_impossible_holders_are_refused(holders: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         split_skewed(_numbered(200, classes=4), 8, 10, 10, 0, holders)
+
+
+def test_a_deal_is_handed_out_as_named_parts() -> None:
+    dataset = _numbered(200)
+    deal = deal_by_class(dataset.y, 4, 30, 6, 0)
+    parts = hand_out(dataset, deal)
+    assert [part.name for part in parts] == [f"numbered/agent-{number}" for number in range(4)]
+    for part, rows in zip(parts, deal, strict=True):
+        assert np.array_equal(part.x[:, 0], rows)
+        assert len(np.unique(part.y)) == 6
+
+
+def _two_domains(seed: int) -> tuple[Dataset, ...]:
+    street = replace(_numbered(100), name="street")
+    paper = replace(_numbered(50), name="paper", x=_numbered(50).x + 1000)
+    return split_domains([Domain(street, 14, 7), Domain(paper, 3)], seed)
+
+
+def test_each_agent_holds_one_domain_only() -> None:
+    parts = _two_domains(0)
+    assert [len(part) for part in parts] == [7] * 14 + [17, 17, 16]
+    assert [part.name for part in parts[12:15]] == [
+        "street/agent-12",
+        "street/agent-13",
+        "paper/agent-0",
+    ]
+    held = np.concatenate([part.x[:, 0] for part in parts])
+    assert len(np.unique(held)) == 14 * 7 + 50
+    assert all((part.x >= 1000).all() == part.name.startswith("paper") for part in parts)
+
+
+def test_domains_depend_on_their_seed_only() -> None:
+    first, again, other = (_two_domains(seed) for seed in (7, 7, 8))
+    assert all(np.array_equal(one.x, two.x) for one, two in zip(first, again, strict=True))
+    assert not np.array_equal(first[0].x, other[0].x)
+    assert not np.array_equal(first[-1].x, other[-1].x)
+
+
+def test_impossible_domains_are_refused() -> None:
+    few = _numbered(20)
+    with pytest.raises(ValueError, match="lower agents or size"):
+        split_domains([Domain(few, 3, 7)], 0)
+    with pytest.raises(ValueError, match="held twice"):
+        split_domains([Domain(few, 1, 5), Domain(few, 1, 5)], 0)
+    with pytest.raises(ValueError, match="seed"):
+        split_domains([Domain(few)], -1)
+
+
+@given(st.integers(2, 60), st.integers(1, 59), st.integers(0, 2**32))
+def test_public_points_and_test_points_are_the_whole(count: int, public: int, seed: int) -> None:
+    dataset = _numbered(count)
+    if public >= count:
+        with pytest.raises(ValueError, match=f"from 1 to {count - 1}, got {public}"):
+            split_public(dataset, public, seed)
+        return
+    queries, test = split_public(dataset, public, seed)
+    assert (queries.name, test.name) == ("numbered/public", "numbered/test")
+    assert len(queries) == public
+    assert sorted([*queries.x[:, 0], *test.x[:, 0]]) == list(range(count))
+    again = split_public(dataset, public, seed)[0]
+    assert np.array_equal(queries.x, again.x)
+
+
+def test_public_points_differ_by_seed_and_are_at_least_one() -> None:
+    one, two = (split_public(_numbered(100), 50, seed)[0] for seed in (0, 1))
+    assert not np.array_equal(one.x, two.x)
+    with pytest.raises(ValueError, match="got 0"):
+        split_public(_numbered(100), 0, 0)
+    with pytest.raises(ValueError, match="seed"):
+        split_public(_numbered(100), 5, -1)
 
 
 def test_a_part_survives_its_file(tmp_path: Path) -> None:

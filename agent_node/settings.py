@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from mpc_vote.config import Address, Method, Name, Parties, Positive, Probability, RoleSettings
+from mpc_vote.config import Address, Delta, Method, Name, Parties, Positive, RoleSettings
 
 
 class AgentSettings(RoleSettings):
@@ -57,4 +57,4 @@ class AgentSettings(RoleSettings):
     budget_instance: float = Field(
         8.0, gt=0, description="most epsilon ever at instance level; inf for no limit"
     )
-    delta: Probability = Field(1e-3, description="delta of the budgets")
+    delta: Delta = Field(1e-3, description="delta of the budgets")

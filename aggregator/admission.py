@@ -18,6 +18,7 @@ from mpc_vote.argmax.engines import EngineName, ring_bits
 from mpc_vote.argmax.planner import choose_groups
 from mpc_vote.ballots import BallotKind
 from mpc_vote.errors import ErrorKind, VoteError
+from mpc_vote.privacy.accountant import LEAST_DELTA
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2, label_pb2
 from mpc_vote.spec import (
     BALLOTS,
@@ -165,8 +166,8 @@ def _check_plan(plan: label_pb2.LabelPlan) -> None:
         )
     if not (math.isfinite(plan.sigma) and plan.sigma >= 0):
         raise VoteError(ErrorKind.SIGMA_RANGE, field="plan.sigma", got=plan.sigma)
-    if plan.delta and not 0 < plan.delta < 1:
-        raise VoteError(ErrorKind.DELTA_RANGE, field="plan.delta", got=plan.delta)
+    if plan.delta and not LEAST_DELTA <= plan.delta < 1:
+        raise VoteError(ErrorKind.DELTA_RANGE, field="plan.delta", got=plan.delta, low=LEAST_DELTA)
     if multi_label and not 1 <= plan.tau <= plan.classes:
         raise VoteError(ErrorKind.TAU_RANGE, field="plan.tau", got=plan.tau, high=plan.classes)
     seconds = plan.answer_seconds

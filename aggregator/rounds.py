@@ -359,13 +359,19 @@ def _absences(spec: Spec, contributors: set[str], ballots: Ballots) -> list[labe
 
 
 def _missed(spec: Spec, present: set[str], ballots: Ballots, note: str = "") -> VoteError:
-    absences = "; ".join(f"{a.agent}: {a.reason}" for a in _absences(spec, present, ballots))
+    absences = _absences(spec, present, ballots)
+    told = "; ".join(f"{absence.agent}: {absence.reason}" for absence in absences)
+    # But for spent budgets there would have been enough.
+    exhausted = f"{ErrorKind.BUDGET_EXHAUSTED.name}:"
+    poor = sum(reason.startswith(exhausted) for reason in ballots.declined.values())
+    willing = len(spec.roster) - len(ballots.declined)
+    unaffordable = willing < spec.message.quorum <= willing + poor
     return VoteError(
-        ErrorKind.QUORUM_MISSED,
+        ErrorKind.QUORUM_UNAFFORDABLE if unaffordable else ErrorKind.QUORUM_MISSED,
         round=spec.round_id,
-        got=len(present),
+        got=willing if unaffordable else len(present),
         want=spec.message.quorum,
-        why=f"{note}Missing: {absences.rstrip('.')}.",
+        why=f"{note}Missing: {told.rstrip('.')}.",
     )
 
 

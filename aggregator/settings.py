@@ -9,7 +9,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from mpc_vote.argmax.engines import EngineName
-from mpc_vote.config import Address, Name, Parties, Positive, Probability, RoleSettings
+from mpc_vote.config import Address, Delta, Name, Parties, Positive, RoleSettings
 
 
 class DealerSettings(RoleSettings):
@@ -60,7 +60,7 @@ class CoordinatorSettings(RoleSettings):
     least_sigma: float = Field(
         0.1, ge=0, description="requests below it are refused: they would ruin the total for ever"
     )
-    delta: Probability = Field(1e-3, description="delta at which epsilon is reported")
+    delta: Delta = Field(1e-3, description="delta at which epsilon is reported")
     quorum_fraction: float = Field(
         0.8,
         gt=0,

@@ -27,6 +27,7 @@ from mpc_vote.argmax.engines import EngineName
 from mpc_vote.ballots import BallotKind
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import Credentials, Identity, Role
+from mpc_vote.privacy.accountant import LEAST_DELTA
 from mpc_vote.proto.mpcvote.v1 import (
     common_pb2,
     label_pb2,
@@ -86,8 +87,10 @@ class Plan:
         """The plan on the wire, where zero means the default: a zero that is meant is refused."""
         if self.sigma is not None and not self.sigma > 0:
             raise VoteError(ErrorKind.SIGMA_RANGE, field="plan.sigma", got=self.sigma)
-        if self.delta is not None and not 0 < self.delta < 1:
-            raise VoteError(ErrorKind.DELTA_RANGE, field="plan.delta", got=self.delta)
+        if self.delta is not None and not LEAST_DELTA <= self.delta < 1:
+            raise VoteError(
+                ErrorKind.DELTA_RANGE, field="plan.delta", got=self.delta, low=LEAST_DELTA
+            )
         if not 1 <= self.classes <= MAX_CLASSES:
             raise VoteError(
                 ErrorKind.CLASSES_RANGE,

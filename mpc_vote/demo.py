@@ -22,6 +22,7 @@ from mpc_vote.client import AsyncLabelClient, LabelResult, Plan
 from mpc_vote.config import Method
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.data.partition import Partition
+from mpc_vote.privacy.shown import shown
 
 COLLUSION = 1
 _DELTA = 1e-3
@@ -170,9 +171,12 @@ def show(trial: Trial, figures: dict[str, Any], result: LabelResult) -> Table:
         ("  best agent alone", _percent(figures, "best_agent_accuracy")),
         (
             "epsilon, instance level",
-            f"{figures['epsilon_instance']:.3g} at delta {figures['delta']:g}",
+            f"{shown(figures['epsilon_instance'], 3)} at delta {figures['delta']:g}",
         ),
-        ("epsilon, agent level", f"{figures['epsilon_agent']:.4g} at delta {figures['delta']:g}"),
+        (
+            "epsilon, agent level",
+            f"{shown(figures['epsilon_agent'])} at delta {figures['delta']:g}",
+        ),
         (
             "secure argmax",
             f"{figures['mpc_rounds']} rounds, {figures['mpc_bytes_per_party']:,} bytes sent per "

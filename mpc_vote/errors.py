@@ -68,7 +68,7 @@ class ErrorKind(enum.Enum):
         _BAD,
         "sigma {got:g} is below the least that {who} accepts, {want:g}. Ask for at least that.",
     )
-    DELTA_RANGE = (_BAD, "delta must lie strictly between 0 and 1, got {got}.")
+    DELTA_RANGE = (_BAD, "delta must be at least {low} and below 1, got {got}.")
     TAU_RANGE = (_BAD, "tau must be from 1 to the number of attributes ({high}), got {got}.")
     QUORUM_RANGE = (
         _BAD,
@@ -161,6 +161,11 @@ class ErrorKind(enum.Enum):
     QUORUM_MISSED = (
         grpc.StatusCode.ABORTED,
         "Round {round} ended with {got} of {want} needed agents. {why}",
+    )
+    QUORUM_UNAFFORDABLE = (
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        "Round {round} needs {want} agents and no more than {got} can pay for it. {why} "
+        "Ask for fewer queries, for more noise, or for a smaller quorum.",
     )
     COMMITTEE_DISAGREES = (
         grpc.StatusCode.ABORTED,

@@ -27,7 +27,8 @@ STATISTICAL_DISTANCE = 2.0**-108
 """Bounds the total variation distance of one draw from Skellam, at every allowed variance.
 
 n draws made with it instead of the ideal noise add at most (1 + e^epsilon) * n * 2^-108 to delta:
-below 2^-60 for 2^40 draws and epsilon 4, which no delta in use can notice.
+below 2^-60 for 2^40 draws and epsilon 4. It is why delta has a least value, and says nothing where
+epsilon is above 40 or so.
 """
 
 MAX_SIGMA = 2.0**40

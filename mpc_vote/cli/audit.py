@@ -26,7 +26,7 @@ from mpc_vote.ballots import IntArray
 from mpc_vote.cli.common import check_writable, console, progress, write_json
 from mpc_vote.client import AsyncLabelClient, Plan
 from mpc_vote.cluster import Cluster
-from mpc_vote.config import LogLevel, Method, Positive, Probability, Settings
+from mpc_vote.config import Delta, LogLevel, Method, Positive, Settings
 from mpc_vote.identity import Role
 from mpc_vote.privacy.audit import (
     WITH,
@@ -40,6 +40,7 @@ from mpc_vote.privacy.audit import (
     check,
 )
 from mpc_vote.privacy.mechanisms import Level
+from mpc_vote.privacy.shown import shown
 from mpc_vote.process import CommandError
 from mpc_vote.spec import MAX_CLASSES, MAX_PARTIES, MAX_QUERIES, Spec
 
@@ -83,7 +84,7 @@ class AuditSettings(Settings):
         ge=1,
         description=f"votes in each world for each attack; {_LOCAL_VOTES}, if live {_LIVE_VOTES}",
     )
-    delta: Probability = Field(1e-3, description="delta of the claim")
+    delta: Delta = Field(1e-3, description="delta of the claim")
     confidence: float = Field(
         0.999, ge=0.5, lt=1, description="probability that all lower bounds are right"
     )
@@ -152,7 +153,7 @@ async def run_audit(settings: AuditSettings) -> None:
         worst = max(violated, key=lambda finding: finding.lower - finding.claimed)
         raise CommandError(
             f"the claim is violated: {_size(worst)} lost epsilon {worst.lower:.4g} at least, "
-            f"{worst.claimed:.4g} at most was claimed"
+            f"{shown(worst.claimed)} at most was claimed"
         )
 
 
@@ -253,6 +254,12 @@ def _is_partial(case: Case) -> bool:
     return case.agents > case.scene.voters
 
 
+def _verdict(finding: Finding) -> str:
+    if finding.violated:
+        return "VIOLATED"
+    return "not refuted" if finding.claimed < finding.most else "beyond so many rounds"
+
+
 def _show(out: Console, settings: AuditSettings, case: Case, findings: Sequence[Finding]) -> None:
     table = Table("attack on", *map(_size, findings))
     rows: list[tuple[str, Callable[[Finding], str]]] = [
@@ -262,9 +269,9 @@ def _show(out: Console, settings: AuditSettings, case: Case, findings: Sequence[
         ("  its rate with the vote", lambda finding: _rate(finding, WITH)),
         ("  its rate without", lambda finding: _rate(finding, WITHOUT)),
         ("epsilon, lower bound", lambda finding: f"{finding.lower:.4g}"),
-        ("epsilon, claimed", lambda finding: f"{finding.claimed:.4g}"),
+        ("epsilon, claimed", lambda finding: shown(finding.claimed)),
         ("most that so many rounds show", lambda finding: f"{finding.most:.4g}"),
-        ("the claim is", lambda finding: "VIOLATED" if finding.violated else "not refuted"),
+        ("the claim is", _verdict),
     ]
     for name, value in rows:
         table.add_row(name, *map(value, findings))

@@ -18,6 +18,7 @@ from mpc_vote.config import Address, ConfigError, LogLevel, Name, Positive, Sett
 from mpc_vote.privacy.accountant import epsilon
 from mpc_vote.privacy.ledger import LedgerView, Spend
 from mpc_vote.privacy.mechanisms import Level, SkellamVote
+from mpc_vote.privacy.shown import shown
 from mpc_vote.process import CommandError
 from mpc_vote.spec import KNN_BALLOTS, MAX_K, default_fraction_bits
 
@@ -53,8 +54,7 @@ class BudgetSettings(Settings):
         BallotKind.KNN_COUNT, description="one_hot, knn_count, knn_frequency or multi_label"
     )
     neighbours: list[Annotated[int, Field(ge=1, le=MAX_K)]] = Field(
-        [10],
-        min_length=1,
+        [],
         description="knn only: public number of neighbours; several if agents differ",
     )
     tau: int | None = Field(
@@ -87,7 +87,8 @@ async def _main(settings: BudgetSettings) -> None:
 
 
 def _of_ledger(out: Console, settings: BudgetSettings, path: Path) -> dict[str, Any]:
-    wanted = {sigma: _one_query(settings, sigma) for sigma in settings.sigma}
+    known = bool(settings.neighbours) or settings.ballot not in KNN_BALLOTS
+    wanted = {sigma: _one_query(settings, sigma) for sigma in settings.sigma if known}
     with LedgerView(path) as ledger:
         try:
             spends = ledger.spends()
@@ -150,6 +151,8 @@ def _show_ledger(out: Console, figures: dict[str, Any]) -> None:
     votes = figures["ballot"]
     if figures["neighbours"]:
         votes += f" of {', '.join(map(str, figures['neighbours']))} neighbours"
+    if not figures["buys"]:
+        out.print("to see what that buys, pass --neighbours, the public number of neighbours")
     for row in figures["buys"]:
         number = "any number of" if row["queries"] is None else f"{row['queries']:,}"
         out.print(f"still buys {number} queries at sigma {row['sigma']:g} ({votes})")
@@ -176,8 +179,8 @@ def _show_spends(out: Console, spends: Sequence[dict[str, Any]]) -> None:
             row["round_id"],
             row["charged_at"][:19].replace("T", " "),
             str(row["queries"]),
-            f"{row['epsilon_agent']:.4g}",
-            f"{row['epsilon_instance']:.4g}",
+            shown(row["epsilon_agent"]),
+            shown(row["epsilon_instance"]),
             row["note"],
         )
     out.print(table)
@@ -219,7 +222,7 @@ def _show_levels(out: Console, levels: dict[str, Any], delta: float) -> None:
         limited = row["limit"] is not None
         table.add_row(
             f"{level} level",
-            f"{row['spent']:.6g}",
+            shown(row["spent"], 6),
             f"{row['limit']:.6g}" if limited else "no limit",
             f"{row['remaining']:.6g}" if limited else "",
         )

@@ -23,6 +23,7 @@ from mpc_vote.cli.common import (
     write_json,
 )
 from mpc_vote.client import AsyncLabelClient, LabelResult, Plan, Progress
+from mpc_vote.privacy.shown import shown
 
 
 class LabelSettings(ClientSettings):
@@ -135,13 +136,13 @@ def _show(out: Console, result: LabelResult, path: Path) -> None:
         table.add_row("  absent", f"{agent}: {reason}")
     table.add_row(
         "epsilon of this round",
-        f"{cost.epsilon_agent:.4g} agent level, {cost.epsilon_instance:.4g} instance level "
+        f"{shown(cost.epsilon_agent)} agent level, {shown(cost.epsilon_instance)} instance level "
         f"(delta {cost.delta:g})",
     )
     table.add_row(
         "epsilon of all rounds",
-        f"{cost.total_epsilon_agent:.4g} agent level, "
-        f"{cost.total_epsilon_instance:.4g} instance level",
+        f"{shown(cost.total_epsilon_agent)} agent level, "
+        f"{shown(cost.total_epsilon_instance)} instance level",
     )
     table.add_row(
         "secure argmax",

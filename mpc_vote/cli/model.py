@@ -19,6 +19,7 @@ from mpc_vote.cli.common import (
     read_array,
     write_json,
 )
+from mpc_vote.privacy.shown import shown
 from mpc_vote.process import CommandError
 from mpc_vote.proto.mpcvote.v1 import model_pb2
 
@@ -68,8 +69,8 @@ def describe(models: Sequence[model_pb2.Model]) -> Table:
         table.add_row(
             str(model.version),
             str(model.labels),
-            f"{model.epsilon_agent:.4g}",
-            f"{model.epsilon_instance:.4g}",
+            shown(model.epsilon_agent),
+            shown(model.epsilon_instance),
             f"{model.delta:g}",
             ", ".join(f"{name} {value:.4g}" for name, value in sorted(model.metrics.items())),
         )

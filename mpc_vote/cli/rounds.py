@@ -13,6 +13,7 @@ from rich.table import Column, Table
 
 from mpc_vote import process
 from mpc_vote.cli.common import ClientSettings, check_writable, connect, console, write_json
+from mpc_vote.privacy.shown import shown
 from mpc_vote.process import CommandError
 from mpc_vote.proto.mpcvote.v1 import label_pb2
 from mpc_vote.spec import BALLOTS
@@ -54,7 +55,7 @@ async def _main(settings: RoundsSettings) -> None:
     for one in rounds:
         opened = dt.datetime.fromtimestamp(one.opened_unix_ms / 1000).strftime("%d %b %H:%M")
         row = _row(one)
-        spent = f"{row['epsilon_instance']:.3g}" if row["state"] == "complete" else ""
+        spent = shown(row["epsilon_instance"], 3) if row["state"] == "complete" else ""
         cells = (opened, row["state"], str(row["queries"]), f"{row['sigma']:g}", spent)
         table.add_row(row["round_id"], *cells)
     out.print(table)

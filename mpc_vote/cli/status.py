@@ -9,6 +9,7 @@ from rich.table import Table
 
 from mpc_vote import process, wire
 from mpc_vote.cli.common import ClientSettings, connect, console, write_json
+from mpc_vote.privacy.shown import shown
 from mpc_vote.proto.mpcvote.v1 import label_pb2
 from mpc_vote.spec import BALLOTS
 
@@ -46,8 +47,8 @@ async def _main(settings: StatusSettings) -> None:
         state = "NOT READY: it is down, or waits for one that is" if unready else "ready"
         out.print(f"{party}: {state}")
     out.print(
-        f"spent: epsilon {service.total_epsilon_agent:.4g} at agent level, "
-        f"{service.total_epsilon_instance:.4g} at instance level (delta {service.delta:g})"
+        f"spent: epsilon {shown(service.total_epsilon_agent)} at agent level, "
+        f"{shown(service.total_epsilon_instance)} at instance level (delta {service.delta:g})"
     )
     figures = {
         "agents": [_agent(agent) for agent in service.agents],

@@ -38,6 +38,10 @@ ORDERS: FloatArray = np.unique(
 )
 """Integer orders, dense where epsilon is about 1 and reaching far for a tiny epsilon."""
 
+LEAST_DELTA = 1e-15
+"""A sampler of noise is not ideal: `mpc_vote.noise.STATISTICAL_DISTANCE` for each draw, which must
+stay far below delta."""
+
 ROUND_UP = 1 + 2.0**-40
 _LARGEST_MU = 1e100
 _SLACK = 2.0**-38  # covers the rounding of the normal tails and of their difference
@@ -112,13 +116,17 @@ def totals(mechanisms: Iterable[Mechanism]) -> Counter[Mechanism]:
 def epsilon_of_totals(counted: Mapping[Mechanism, int], level: Level, delta: float) -> float:
     """`epsilon` for single-query mechanisms and how often each was run."""
     check_delta(delta)
-    log_delta = math.log(delta)
 
     def convert(orders: FloatArray, rdp: FloatArray) -> FloatArray:
-        converted = rdp + np.log1p(-1 / orders) - (log_delta + np.log(orders)) / (orders - 1)
-        return np.where(delta**2 > -np.expm1(-rdp), 0.0, np.maximum(converted, 0.0))
+        return tight_conversion(orders, rdp, delta)
 
     return _least(counted, level, convert)
+
+
+def tight_conversion(orders: FloatArray, rdp: FloatArray, delta: float) -> FloatArray:
+    """From the Renyi divergence of each order to an epsilon; see `epsilon`."""
+    converted = rdp + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
+    return np.where(delta**2 > -np.expm1(-rdp), 0.0, np.maximum(converted, 0.0))
 
 
 def exact_epsilon(mechanisms: Iterable[Mechanism], level: Level, delta: float) -> float:
@@ -178,8 +186,8 @@ def _mills(x: float) -> float:
 
 def check_delta(delta: float) -> None:
     """A ValueError for what is no delta."""
-    if not 0 < delta < 1:
-        raise ValueError(f"delta must lie strictly between 0 and 1, not {delta}")
+    if not LEAST_DELTA <= delta < 1:
+        raise ValueError(f"delta must be at least {LEAST_DELTA:g} and below 1, not {delta}")
 
 
 def _composed(counted: Mapping[Mechanism, int], orders: FloatArray, level: Level) -> FloatArray:

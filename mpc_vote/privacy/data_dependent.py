@@ -176,11 +176,8 @@ def paper_curve(
 
 def tight_epsilon(rdp: FloatArray, orders: FloatArray, delta: float) -> FloatArray:
     """The conversion of `accountant.epsilon`, at every order: each is a valid epsilon."""
-    if not 0 < delta < 1:
-        raise ValueError(f"delta must lie strictly between 0 and 1, not {delta}")
-    converted = rdp + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
-    covered = delta**2 > -np.expm1(-rdp)
-    return np.where(covered, 0.0, np.maximum(converted, 0.0) * _ROUND_UP)
+    accountant.check_delta(delta)
+    return accountant.tight_conversion(orders, rdp, delta) * _ROUND_UP
 
 
 def log_tail(x: FloatArray) -> FloatArray:

@@ -27,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from mpc_vote.privacy.accountant import epsilon_of_totals, totals
+from mpc_vote.privacy.accountant import check_delta, epsilon_of_totals, totals
 from mpc_vote.privacy.mechanisms import (
     Level,
     Mechanism,
@@ -35,6 +35,7 @@ from mpc_vote.privacy.mechanisms import (
     mechanism_from_json,
     one_query,
 )
+from mpc_vote.privacy.shown import shown
 
 BUSY_SECONDS = 30.0
 """How long to wait for another process to finish its charge."""
@@ -88,8 +89,8 @@ class Standing:
 
     def __str__(self) -> str:
         told = (
-            f"at {self.level.value} level epsilon {self.spent:.6g} is spent, "
-            f"this would make it {self.asked:.6g} and "
+            f"at {self.level.value} level epsilon {shown(self.spent, 6)} is spent, "
+            f"this would make it {shown(self.asked, 6)} and "
         )
         if self.limit is None:
             return f"{told}there is no limit"
@@ -165,8 +166,7 @@ class Budget:
     delta: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.delta < 1:
-            raise ValueError(f"delta must lie strictly between 0 and 1, not {self.delta}")
+        check_delta(self.delta)
         for level, limit in self.limits().items():
             if not 0 <= limit < math.inf:
                 raise ValueError(
@@ -359,6 +359,7 @@ class Ledger(_Records):
                 "INSERT INTO spends (round_id, mechanism, note, charged_at) VALUES (?, ?, ?, ?)",
                 (round_id, mechanism.to_json(), note, _now()),
             )
+        self._settle()
 
     def _check(self, round_id: str, mechanism: Mechanism, promised: list[Mechanism]) -> None:
         if self._is_charged(round_id):
@@ -387,12 +388,19 @@ class Ledger(_Records):
 
     def _prepare(self) -> None:
         try:
-            self._use_wal()
+            if not self._schema() and self.path.stat().st_size:
+                raise LedgerError(
+                    f"{self.path} holds no spends, not even none: it was copied or moved without "
+                    f"{self.path.name}-wal, which belongs to it; put both back"
+                )
             self._db.execute("PRAGMA synchronous = FULL")
             with self._transaction():
                 self._migrate()
                 if self.budget is not None:
                     self._note(self.budget)
+            # Not before: a file in this mode may be empty while all that was written lies beside.
+            self._use_wal()
+            self._settle()
         except sqlite3.DatabaseError as error:
             raise LedgerError(f"{self.path} can't be opened as a ledger: {error}") from error
         directory = os.open(self.path.parent, os.O_RDONLY)
@@ -413,6 +421,11 @@ class Ledger(_Records):
                     raise
             with self._transaction():
                 pass
+
+    def _settle(self) -> None:
+        """Brings what was written into the file itself, unless somebody reads: then next time."""
+        with self._lock:
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def _migrate(self) -> None:
         version = self._schema()

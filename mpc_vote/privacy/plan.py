@@ -17,6 +17,7 @@ from typing import TypeAlias
 from mpc_vote import noise
 from mpc_vote.ballots import BallotKind, Sensitivity, agent_sensitivity, instance_sensitivity
 from mpc_vote.privacy.accountant import (
+    LEAST_DELTA,
     Epsilons,
     epsilon,
     epsilons,
@@ -24,6 +25,7 @@ from mpc_vote.privacy.accountant import (
     simple_epsilon,
 )
 from mpc_vote.privacy.mechanisms import GaussianVote, Level, SkellamVote
+from mpc_vote.privacy.shown import shown
 from mpc_vote.spec import KNN_BALLOTS, MAX_AGENTS, MAX_K, default_fraction_bits
 
 MAX_QUERIES = 10**9
@@ -102,8 +104,10 @@ class Plan:
     def __post_init__(self) -> None:
         if not 1 <= self.queries <= MAX_QUERIES:
             raise PlanError(f"queries must be 1 to {MAX_QUERIES}, not {self.queries}")
-        if not 0 < self.delta < 1:
-            raise PlanError(f"delta must lie strictly between 0 and 1, not {self.delta:g}")
+        if not LEAST_DELTA <= self.delta < 1:
+            raise PlanError(
+                f"delta must be at least {LEAST_DELTA:g} and below 1, not {self.delta:g}"
+            )
         if self.ballot in KNN_BALLOTS:
             if not self.ks:
                 raise PlanError("kNN ballots need k: the public number of neighbours of an agent")
@@ -284,7 +288,7 @@ def solve_queries(plan: Plan, target: float, level: Level, accountant: Accountan
                 f"epsilon {target:g} is not reached with {MAX_QUERIES} queries: lower sigma"
             ) from error
         raise PlanError(
-            f"a single query costs epsilon {error.epsilon:.4g} by the {accountant} accountant, "
+            f"a single query costs epsilon {shown(error.epsilon)} by the {accountant} accountant, "
             f"more than {target:g}: raise sigma or epsilon"
         ) from error
 
@@ -304,11 +308,11 @@ def solve_sigma(plan: Plan, target: float, level: Level, accountant: Accountant)
         if error.met:
             raise PlanError(
                 f"epsilon {target:g} is met with any noise: a sigma of {LEAST_SIGMA:g} already "
-                f"gives {error.epsilon:.4g}"
+                f"gives {shown(error.epsilon)}"
             ) from error
         raise PlanError(
-            f"a sigma of {_sigma(last):g}, the largest, still costs epsilon {error.epsilon:.4g}: "
-            "ask fewer queries"
+            f"a sigma of {_sigma(last):g}, the largest, still costs epsilon "
+            f"{shown(error.epsilon)}: ask fewer queries"
         ) from error
 
 

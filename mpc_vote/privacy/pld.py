@@ -257,7 +257,7 @@ def _replaced_part(runs: int, mu: float, sampling: float) -> _Part:
     """P = (1 - q) N(0, 1) + q N(mu, 1) and Q, the same with -mu.
 
     They dominate contributions u and u' no longer than mu, in any dimension: the proof is at
-    `mpc_vote.privacy.mechanisms._sampled_gaussian`. Swapped they are the pair mirrored.
+    `mpc_vote.privacy.sampled._sampled_gaussian`. Swapped they are the pair mirrored.
     """
     high = mu * (mu + _DEVIATIONS)
     reach = _mixture(sampling, high - mu * mu / 2) - _mixture(sampling, -high - mu * mu / 2)

@@ -40,6 +40,7 @@ from mpc_vote.privacy import (
     epsilon,
 )
 from mpc_vote.privacy.ledger import MOST_QUERIES, LedgerView, Standing
+from mpc_vote.privacy.shown import shown
 from mpc_vote.proto.mpcvote.v1 import common_pb2
 from mpc_vote.spec import BALLOT_CODES, KNN_BALLOTS, Spec, default_fraction_bits
 
@@ -643,9 +644,9 @@ def test_a_role_that_has_spent_its_budget_says_where_both_levels_stand(
         once = [epsilon([spec("any").mechanism], level, DELTA) for level in Level]
         for part in (
             "The instance-level privacy budget",
-            f"at agent level epsilon {once[0]:.6g} is spent",
+            f"at agent level epsilon {shown(once[0], 6)} is spent",
             "there is no limit",
-            f"at instance level epsilon {once[1]:.6g} is spent",
+            f"at instance level epsilon {shown(once[1], 6)} is spent",
             f"the limit is {limit:.6g}, so that {limit - once[1]:.6g} is left",
             "at delta 1e-05",
             "10 queries with this noise would fit",
@@ -681,3 +682,28 @@ def test_a_role_never_overspends_from_many_threads(role: Any, path: Path) -> Non
     with LedgerView(path) as view:
         assert len(view.spends()) == 5
         assert view.spent(Level.AGENT, DELTA) <= limit
+
+
+def test_a_file_without_what_lay_beside_it_is_not_taken_for_a_new_ledger(
+    path: Path, tmp_path: Path
+) -> None:
+    with sqlite3.connect(path) as empty:
+        empty.execute("PRAGMA journal_mode = WAL")
+        empty.execute("CREATE TABLE lost (x)")
+        copy = tmp_path / "copy.db"
+        copy.write_bytes(path.read_bytes())
+    empty.close()
+    assert copy.stat().st_size
+    with pytest.raises(LedgerError, match=r"copy\.db-wal, which belongs to it"):
+        Ledger(copy, None)
+
+
+def test_the_file_alone_has_every_spend(path: Path, tmp_path: Path) -> None:
+    """Whoever copies it, or loses what lies beside it, has all the same."""
+    copy = tmp_path / "copy.db"
+    with Ledger(path, None) as ledger:
+        for number in range(3):
+            copy.write_bytes(path.read_bytes())
+            with Ledger(copy, None) as copied:
+                assert len(copied.spends()) == number
+            ledger.charge(f"round-{number}", VOTE)

@@ -153,7 +153,9 @@ async def test_rounds_that_need_an_agent_whose_budget_is_promised_away_cost_nobo
         errors = [answer for answer in answers if isinstance(answer, VoteError)]
         assert len(done) == len(errors) == 2, answers
         for error in errors:
-            assert error.kind is ErrorKind.QUORUM_MISSED
+            assert error.kind is ErrorKind.QUORUM_UNAFFORDABLE
+            assert error.kind.status is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert "no more than 3 can pay" in error.message
             assert "Nothing was spent." in error.message
             assert "needed: BUDGET_EXHAUSTED" in error.message
         for name in roles:
@@ -259,7 +261,9 @@ async def test_the_budget_of_a_running_agent_is_a_query(fragile: Service, farms:
                 quorum = 1 if ballot is BallotKind.ONE_HOT else 4
                 plan = farms.plan(sigma=SIGMA, ballot=ballot, quorum=quorum, collusion=0)
                 await client.label(farms.queries(ROWS), plan)
-            figures = await asyncio.to_thread(budget, "--data-dir", folder, "--spends")
+            figures = await asyncio.to_thread(
+                budget, "--data-dir", folder, "--spends", "--neighbours=10"
+            )
     spends = spends_of(fragile, "turncoat")
     assert [spend.note for spend in spends] == [
         f"{kind.value}, sigma 25" for _, _, ballots in lives for kind in ballots
@@ -280,12 +284,14 @@ async def test_the_budget_of_a_running_agent_is_a_query(fragile: Service, farms:
 
 def test_a_client_asks_the_service_and_an_operator_the_file(fragile: Service) -> None:
     asked = budget_of_service(fragile)
-    read = budget("--data-dir", ledger_of(fragile, "coordinator").parent)
+    read = budget("--data-dir", ledger_of(fragile, "coordinator").parent, "--neighbours=5")
     assert asked["levels"] == read["levels"]
     assert asked["delta"] == read["delta"]
     assert read["limits_noted"]
     assert [row["queries"] for row in read["buys"]] == [None]
-    told = command("budget", "--data-dir", ledger_of(fragile, "north").parent).stdout
+    folder = ledger_of(fragile, "north").parent
+    assert "pass --neighbours" in command("budget", "--data-dir", folder).stdout
+    told = command("budget", "--data-dir", folder, "--neighbours=10").stdout
     assert "there is no limit" in told
     assert "still buys any number of queries at sigma 25 (knn_count of 10 neighbours)" in told
 
@@ -294,7 +300,9 @@ def test_what_is_left_is_told_in_words(tmp_path: Path) -> None:
     limit = epsilon([count_vote(100, 10)], Level.INSTANCE, DELTA)
     with Ledger(tmp_path / "ledger.db", Budget(None, limit, DELTA)) as ledger:
         ledger.charge("first", count_vote(40, 10), "knn_count, sigma 25")
-        done = command("budget", "--data-dir", tmp_path, "--sigma=25,50", "--spends")
+        done = command(
+            "budget", "--data-dir", tmp_path, "--sigma=25,50", "--spends", "--neighbours=10"
+        )
     assert done.returncode == 0, done.stderr
     for part in (
         "1 rounds, 40 queries",

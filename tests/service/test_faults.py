@@ -216,7 +216,7 @@ async def test_an_agents_refusal_reaches_the_client(service: Service, labs: Grou
         assert result.absences["miser"].startswith("BUDGET_EXHAUSTED: The instance-level")
         assert "12 queries are over the limit of 11" in result.absences["hasty"]
         # With two of four out, three can't be had: the round ends before its deadline.
-        with refused(ErrorKind.QUORUM_MISSED, "miser: BUDGET_EXHAUSTED", "hasty"):
+        with refused(ErrorKind.QUORUM_UNAFFORDABLE, "miser: BUDGET_EXHAUSTED", "hasty"):
             await client.label(queries, labs.plan(sigma=0.5, quorum=3))
 
 
@@ -476,7 +476,7 @@ async def test_a_round_that_fails_uncharged_gives_promised_budgets_back(
                 await asyncio.wait_for(task, SECONDS)
         result = await client.label(farms.queries(100), farms.plan(quorum=1, **vote))
         assert result.contributors == 1
-        with refused(ErrorKind.QUORUM_MISSED, "BUDGET_EXHAUSTED"):
+        with refused(ErrorKind.QUORUM_UNAFFORDABLE, "BUDGET_EXHAUSTED"):
             await client.label(farms.queries(10), farms.plan(quorum=1, **vote))
 
 

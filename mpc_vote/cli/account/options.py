@@ -164,7 +164,12 @@ def _ballot(settings: AccountSettings) -> BallotKind:
             raise ConfigError("--k: is for --method knn; models vote without neighbours")
         return BallotKind.ONE_HOT if settings.tau is None else BallotKind.MULTI_LABEL
     if settings.tau is not None:
-        raise ConfigError("--tau: is for --method ae; neighbours vote for one class each")
+        if settings.k or settings.ballot is not None:
+            raise ConfigError(
+                "--tau: with attributes neither --k nor --ballot matters: an agent says yes to at "
+                "most tau of them, however it finds out"
+            )
+        return BallotKind.MULTI_LABEL
     if not settings.k:
         raise ConfigError("--k: is missing: pass --k, the public number of neighbours")
     count = settings.ballot is Neighbours.COUNT

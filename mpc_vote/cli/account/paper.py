@@ -12,6 +12,7 @@ from mpc_vote.cli.account.figures import accounts
 from mpc_vote.cli.account.options import PaperSettings
 from mpc_vote.cli.common import check_writable, console, write_json
 from mpc_vote.privacy import paper_table
+from mpc_vote.privacy.shown import shown
 
 
 async def main(settings: PaperSettings) -> None:
@@ -63,7 +64,7 @@ def _show_section(
             "?" if row.sigma is None else f"{row.sigma:g}",
             str(row.queries),
             f"{row.reported:.1f}",
-            *(("-" if value is None else f"{value:.3g}") for value in (found.stated, *figures)),
+            *(("-" if value is None else shown(value, 3)) for value in (found.stated, *figures)),
         )
     out.print(table)
     for found in rows:

@@ -14,6 +14,7 @@ from mpc_vote.cli.common import counted
 from mpc_vote.privacy.accountant import Epsilons
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.privacy.plan import Accountant, Coalition, Noise, Plan, Roster, Solved
+from mpc_vote.privacy.shown import shown, shown_places
 
 _MEANINGS = {
     Accountant.SIMPLE: "Renyi bound, converted as most papers do: valid, loosest",
@@ -33,8 +34,8 @@ def show_solved(out: Console, goal: Goal, solved: Solved) -> None:
     what = "the least sigma" if goal.solve is Solve.SIGMA else "the most queries"
     out.print(
         f"[bold]{what} for epsilon {goal.epsilon:g}[/bold] at {goal.level.value} level by the "
-        f"{goal.accountant} account: [bold]{value}[/bold] (epsilon {solved.epsilon:.6g}; "
-        f"{beyond} would cost {solved.epsilon_beyond:.6g})",
+        f"{goal.accountant} account: [bold]{value}[/bold] (epsilon {shown(solved.epsilon, 6)}; "
+        f"{beyond} would cost {shown(solved.epsilon_beyond, 6)})",
         soft_wrap=True,
     )
 
@@ -86,7 +87,7 @@ def _moved(plan: Plan, level: Level) -> str:
 def _epsilon(value: float | None) -> str:
     if value is None:
         return "-"
-    return f"{value:.5f}" if value < 1000 else f"{value:.6g}"
+    return shown_places(value, 5) if 1e-3 <= value < 1000 else shown(value, 6)
 
 
 def _hows(found: Mapping[Level, Epsilons]) -> dict[str, list[str]]:

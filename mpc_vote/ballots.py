@@ -78,15 +78,20 @@ class Sensitivity:
         return Sensitivity.of_cells(1, least)
 
 
+ABSTAIN = -1
+"""In place of a label: no vote at all, which is no more sensitive than one."""
+
+
 def one_hot(labels: npt.ArrayLike, classes: int, fraction_bits: int) -> IntArray:
-    """One whole vote for each predicted label: (rows,) labels to (rows, classes) units."""
+    """One whole vote for each predicted label, or none: (rows,) labels to (rows, classes) units."""
     unit = _unit(fraction_bits)
     _positive("classes", classes)
     given = _integers("labels", labels, 1)
-    if given.size and (given.min() < 0 or given.max() >= classes):
+    if given.size and (given.min() < ABSTAIN or given.max() >= classes):
         raise ValueError(f"labels must lie in 0..{classes - 1}: map them to class indices first")
     ballots = np.zeros((given.size, classes), dtype=np.int64)
-    ballots[np.arange(given.size), given] = unit
+    voting = np.flatnonzero(given != ABSTAIN)
+    ballots[voting, given[voting]] = unit
     return ballots
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpc_vote.ballots import (
+    ABSTAIN,
     BallotKind,
     Sensitivity,
     agent_sensitivity,
@@ -35,6 +36,10 @@ def neighbour_counts(draw: st.DrawFn) -> tuple[int, np.ndarray]:
     k = draw(st.integers(1, 70))
     labels = draw(st.lists(st.integers(0, 4), max_size=k))
     return k, np.bincount(labels, minlength=5).reshape(1, 5).astype(np.int64)
+
+
+def test_who_abstains_casts_nothing() -> None:
+    assert one_hot([2, ABSTAIN], 3, 4).tolist() == [[0, 0, 16], [0, 0, 0]]
 
 
 def test_one_hot_puts_one_vote_on_the_label() -> None:
@@ -95,12 +100,12 @@ def test_swapping_one_neighbour_stays_within_the_instance_level_bounds(
         assert_within(moved, instance_sensitivity(kind, fraction_bits=f, ks=[k, k + 3]))
 
 
-@given(st.integers(0, 4), st.integers(0, 4), bits)
+@given(st.integers(ABSTAIN, 4), st.integers(ABSTAIN, 4), bits)
 def test_one_hot_ballots_stay_within_their_bounds(old: int, new: int, f: int) -> None:
     first, second = one_hot([old], 5, f), one_hot([new], 5, f)
     assert_within(first, agent_sensitivity(BallotKind.ONE_HOT, fraction_bits=f))
     assert_within(first - second, instance_sensitivity(BallotKind.ONE_HOT, fraction_bits=f))
-    assert first.max() == max_entry(BallotKind.ONE_HOT, f)
+    assert first.max() == (0 if old == ABSTAIN else max_entry(BallotKind.ONE_HOT, f))
 
 
 scores = st.lists(st.floats(-2, 2), min_size=6, max_size=6)
@@ -148,7 +153,7 @@ def test_the_promised_sensitivities_are_reached() -> None:
     "encode",
     [
         lambda: one_hot([3], 3, 4),
-        lambda: one_hot([-1], 3, 4),
+        lambda: one_hot([-2], 3, 4),
         lambda: one_hot([0.5], 3, 4),
         lambda: one_hot([[0]], 3, 4),
         lambda: one_hot([0], 0, 4),

@@ -19,6 +19,7 @@ _OWN = {
     "label": ("mpc_vote.cli.label:command", "ask the service for labels of a batch of queries"),
     "audit": ("mpc_vote.cli.audit:command", "attack the released labels, against the claim"),
     "bench": ("mpc_vote.cli.bench:command", "measure the secure argmax, near and far"),
+    "experiment": ("mpc_vote.cli.experiment:command", "repeat the paper's experiments"),
     "account": ("mpc_vote.cli.account:command", "say what epsilon a plan costs, or solve for one"),
     "relay": ("mpc_vote.cli.relay:command", "forward addresses, late and slowly if told to"),
     "status": ("mpc_vote.cli.status:command", "show who attends and what has been spent"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import signal
@@ -125,7 +126,7 @@ def _progress(out: Console) -> Iterator[tuple[Tell, experiments.Done]]:
         out.print(f"{arm.name}, seed {seed}: {100 * outcome.accuracy:.1f} %", soft_wrap=True)
 
     if not out.is_terminal:
-        last = -1.0
+        last = -math.inf
 
         def line(what: str, parts: int, total: int) -> None:
             nonlocal last

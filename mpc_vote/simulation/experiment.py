@@ -24,6 +24,15 @@ Tell: TypeAlias = Callable[[str, int, int], None]
 """Called with (what is done, parts done, parts in all) while an arm runs."""
 
 
+def data_folder(given: Path | None) -> Path:
+    """The folder of the data sets; a ValueError says how to name one."""
+    if given is None:
+        raise ValueError("the data sets are missing: name their folder with --data")
+    if not given.is_dir():
+        raise FileNotFoundError(f"there is no folder {given} with data sets")
+    return given
+
+
 @dataclass(frozen=True)
 class Paper:
     """What the paper's table says; accuracies in percent, epsilon as claimed there."""

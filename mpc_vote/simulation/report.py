@@ -13,6 +13,7 @@ from rich.table import Table
 
 from mpc_vote.privacy.accountant import Epsilons
 from mpc_vote.privacy.mechanisms import Level
+from mpc_vote.privacy.shown import shown_places
 from mpc_vote.provenance import machine, versions
 from mpc_vote.simulation.experiment import ArmResult, Experiment
 
@@ -50,14 +51,14 @@ def document(
 
 
 def table(experiment: Experiment, results: Sequence[ArmResult]) -> Table:
-    """The figures for the terminal."""
-    shown = Table(title=experiment.title, title_justify="left", box=box.SIMPLE, padding=(0, 1))
-    first, *others = _headings(experiment)
-    shown.add_column(first)
-    for heading in others:
-        shown.add_column(heading, justify="right", no_wrap=True)
+    """What matters most, for the terminal; the page has all."""
+    shown = Table(box=box.SIMPLE, padding=(0, 1))
+    shown.add_column("method")
+    for heading in ("accuracy", "epsilon", "labels", "asked", "paper", "its epsilon"):
+        shown.add_column(heading, justify="right", no_wrap=heading != "its epsilon")
     for result in results:
-        shown.add_row(*_cells(experiment, result))
+        cells = _cells(experiment, result)
+        shown.add_row(*(cells[place] for place in (0, 1, 2, 5, 6, 7, 8)))
     return shown
 
 
@@ -156,7 +157,7 @@ def _cells(experiment: Experiment, result: ArmResult) -> list[str]:
         result.arm.name,
         _percent(100 * result.mean, 100 * result.deviation),
         _epsilon(main),
-        "" if main is None else f"{main.simple:.2f}",
+        "" if main is None else shown_places(main.simple, 2),
         _epsilon(result.epsilons(other)),
         f"{100 * result.figure('labels'):.1f}" if "labels" in figures else "",
         f"{result.figure('asked'):.0f}" if "asked" in figures else "",
@@ -168,7 +169,9 @@ def _cells(experiment: Experiment, result: ArmResult) -> list[str]:
 def _epsilon(found: Epsilons | None) -> str:
     if found is None:
         return "none"
-    return f"{found.tight:.2f} (tight)" if found.exact is None else f"{found.exact:.2f}"
+    if found.exact is None:
+        return f"{shown_places(found.tight, 2)} (tight)"
+    return shown_places(found.exact, 2)
 
 
 def _percent(mean: float, spread: float) -> str:

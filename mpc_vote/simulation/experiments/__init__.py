@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mpc_vote.simulation.experiment import Experiment
+from mpc_vote.simulation.experiments import mnist_noniid
 
-EXPERIMENTS: dict[str, Callable[[], Experiment]] = {}
+EXPERIMENTS: dict[str, Callable[[], Experiment]] = {
+    "mnist-noniid": mnist_noniid.experiment,
+}
 
 
 def find(name: str) -> Experiment | None:

@@ -1,11 +1,11 @@
 """FedAvg, and DP-FedAvg with agent-level privacy (the paper's Algorithm 1).
 
-In each round every agent takes part with a probability of its own, starts from the common model,
+In each round every agent takes part with probability q, on its own, starts from the common model,
 takes E gradient steps on its data and sends the difference. FedAvg moves the model by the mean of
-the differences. DP-FedAvg clips each and adds noise to their sum. Two things are not as Algorithm 1
-has them, since with them its epsilon would not hold: the sum is divided by the expected number of
-agents that take part, not by the number that did, which is private; and the noise on the sum has
-standard deviation sigma S whatever that number is, added once.
+the differences. DP-FedAvg clips each and adds noise to their sum. One thing is not as Algorithm 1
+has it, as its epsilon would not hold: the sum is divided by the expected number of agents, not by
+the number that took part, which is private. The noise on the sum is the same, sigma S, which there
+agents add in parts; here it is there even if nobody takes part.
 
 The local loss and the public points are arguments: with those of `adaptation`, both are the "+DA"
 of the tables. A loss sees in `Batch.done` the share of all rounds.
@@ -79,13 +79,14 @@ class ClippedAveraging(Averaging):
         return noise_for(epsilon, delta, self.rounds, self.sampling)
 
 
-IMAGES = Averaging(
-    rounds=60, local=Recipe(steps=20, batch=32, rate=0.1, adam=False), sampling=0.1, fade=0.98
-)
+IMAGES = Averaging(rounds=60, local=Recipe(steps=20, batch=32, rate=0.1, adam=False), sampling=0.1)
 """FedAvg of convolutional networks of width 16 over a hundred agents with small images."""
 
 FEATURES = Averaging(rounds=40, local=Recipe(steps=20, batch=32, rate=30.0, adam=False))
 """FedAvg of a linear model (`StackedLinear`) on features that `project` has scaled."""
+
+FEATURES_OF_FEW = Averaging(rounds=10, local=Recipe(steps=20, batch=32, rate=10.0, adam=False))
+"""The same for a few agents with domains of their own, which long training leads astray."""
 
 PRIVATE_IMAGES = ClippedAveraging(
     rounds=10, local=Recipe(steps=60, batch=16, rate=0.05, adam=False), clip=0.7

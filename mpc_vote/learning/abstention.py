@@ -30,17 +30,15 @@ from mpc_vote.data.dataset import FloatArray, LabelArray, check_labels
 from mpc_vote.learning.networks import Architecture, Progress
 from mpc_vote.learning.stacked import (
     Batch,
-    Labelled,
     Loss,
     Recipe,
-    StackedNetwork,
     Start,
     cross_entropy,
-    fresh,
     in_chunks,
     predict_scores,
     train_chunk,
 )
+from mpc_vote.learning.stacked_networks import Labelled, StackedNetwork, fresh
 
 ABSTAIN = -1
 """What `votes` gives where an agent casts an all-zero ballot."""

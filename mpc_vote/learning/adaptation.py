@@ -32,7 +32,8 @@ from torch.nn import functional
 
 from mpc_vote.data.dataset import FloatArray, LabelArray, check_points
 from mpc_vote.learning.networks import Architecture
-from mpc_vote.learning.stacked import Batch, Loss, StackedLinear, StackedNetwork, cross_entropy
+from mpc_vote.learning.stacked import Batch, Loss, cross_entropy
+from mpc_vote.learning.stacked_networks import StackedLinear, StackedNetwork
 
 _DOMAIN_WIDTH = 32
 _DOMAIN_DRAWS = 4

@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from mpc_vote.compat import import_torchvision
 from mpc_vote.data.dataset import FloatArray, check_points
-from mpc_vote.learning.networks import _one_thread
+from mpc_vote.learning.optimise import one_thread
 
 OnPicture = Callable[[int, int], None]
 """Called after each picture with (pictures done, pictures in all)."""
@@ -96,7 +96,7 @@ class Backbone:
         self, count: int, pictures: Iterable[FloatArray], on_picture: OnPicture | None
     ) -> FloatArray:
         features = np.empty((count, self.width), dtype=np.float32)
-        with _one_thread(), torch.inference_mode():
+        with one_thread(), torch.inference_mode():
             for row, picture in enumerate(pictures):
                 features[row] = self._one(torch.from_numpy(picture)).numpy()
                 if on_picture is not None:

@@ -13,10 +13,9 @@ from typing import Generic, TypeVar
 import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional
 
 from mpc_vote.data.dataset import FloatArray, check_points
-from mpc_vote.learning.networks import _one_thread
+from mpc_vote.learning.optimise import one_thread
 
 M = TypeVar("M", bound=nn.Module)
 Stack = Callable[[int], M]
@@ -57,17 +56,14 @@ def flatten(network: nn.Module) -> torch.Tensor:
     return torch.cat([value.detach().flatten(1) for value in network.parameters()], dim=1)
 
 
-def predict(network: nn.Module, x: FloatArray) -> FloatArray:
-    """Softmax scores of a stack of one, (rows, classes)."""
+def predict_logits(network: nn.Module, x: FloatArray) -> FloatArray:
+    """Logits of a stack of one, (rows, classes)."""
     check_points(x)
     if not len(x):
         raise ValueError("there are no points to predict")
     points = torch.from_numpy(np.ascontiguousarray(x))
     network.eval()
-    with _one_thread(), torch.inference_mode():
-        parts = [
-            functional.softmax(network(part[None])[0], dim=1)
-            for part in torch.split(points, _PREDICT_ROWS)
-        ]
-    scores: FloatArray = torch.cat(parts).numpy()
-    return scores
+    with one_thread(), torch.inference_mode():
+        parts = [network(part[None])[0] for part in torch.split(points, _PREDICT_ROWS)]
+    logits: FloatArray = torch.cat(parts).numpy()
+    return logits

@@ -21,9 +21,10 @@ from torch.nn import functional
 
 from mpc_vote.data.dataset import check_points
 from mpc_vote.learning.common_model import CommonModel, M, flatten
-from mpc_vote.learning.networks import Progress, _one_thread
+from mpc_vote.learning.networks import Progress
 from mpc_vote.learning.noisy_sum import clipped_sum, noise_for, noisy_mean
-from mpc_vote.learning.stacked import Labelled
+from mpc_vote.learning.optimise import one_thread
+from mpc_vote.learning.stacked_networks import Labelled
 from mpc_vote.privacy import Clipped, PoissonGaussian
 
 _KEY = 0xD59D  # keeps these draws apart from all others
@@ -87,7 +88,7 @@ def dp_fed_sgd(
     model = CommonModel(start, plan.momentum)
     model.network.eval()
     expected = plan.sampling * len(points)
-    with _one_thread():
+    with one_thread():
         for step in range(plan.steps):
             draws = np.random.default_rng([seed, step, _KEY])
             rows = torch.from_numpy(np.flatnonzero(draws.random(len(points)) < plan.sampling))

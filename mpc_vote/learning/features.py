@@ -48,7 +48,16 @@ def strokes(images: FloatArray) -> FloatArray:
     return np.concatenate(chunks) if chunks else _directions(images)
 
 
-FEATURE_MAPS: dict[str, FeatureMap] = {"raw": raw, "strokes": strokes}
+def unit(points: FloatArray) -> FloatArray:
+    """The points as vectors of length 1, where only their direction says something; zero stays."""
+    vectors = raw(points).astype(np.float64)
+    squares = vectors**2
+    # Row by row: a sum over an axis may be cut into blocks by where a row lies in its batch.
+    lengths = np.sqrt(np.array([row.sum() for row in squares]))[:, None]
+    return np.ascontiguousarray(vectors / np.where(lengths > 0, lengths, 1), dtype=np.float32)
+
+
+FEATURE_MAPS: dict[str, FeatureMap] = {"raw": raw, "strokes": strokes, "unit": unit}
 
 
 def feature_map(name: str) -> FeatureMap:

@@ -15,7 +15,7 @@ of the tables. A loss sees in `Batch.done` the share of all rounds.
     start = stack(1)
     start.draw(seed, [0])
     network = fed_avg(start, stack, data, classify(), IMAGES, seed)
-    scores = predict(network, queries)
+    scores = predict_logits(network, queries)
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ import torch
 
 from mpc_vote.data.dataset import FloatArray
 from mpc_vote.learning.common_model import CommonModel, M, Stack, flatten
-from mpc_vote.learning.networks import Progress, _one_thread
+from mpc_vote.learning.networks import Progress
 from mpc_vote.learning.noisy_sum import clipped_sum, noise_for, noisy_mean
-from mpc_vote.learning.stacked import Batch, Labelled, Loss, Recipe, chunked, train_chunk
+from mpc_vote.learning.optimise import one_thread
+from mpc_vote.learning.stacked import Batch, Loss, Recipe, chunked, train_chunk
+from mpc_vote.learning.stacked_networks import Labelled
 from mpc_vote.privacy import Clipped, PoissonGaussian
 
 _KEY = 0xFEDA  # keeps these draws apart from those of agents
@@ -173,7 +175,7 @@ def _rounds(
     """
     if not data:
         raise ValueError("there are no agents to train")
-    with _one_thread(), ThreadPoolExecutor(workers) as pool:
+    with one_thread(), ThreadPoolExecutor(workers) as pool:
         for number in range(plan.rounds):
             taking_part = _draws(seed, number, 0).random(len(data)) < plan.sampling
             chosen = [int(agent) for agent in np.flatnonzero(taking_part)]

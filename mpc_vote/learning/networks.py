@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -19,6 +18,8 @@ from torch import nn
 from torch.nn import functional
 
 from mpc_vote.data.dataset import FloatArray, LabelArray, check_labels, check_points
+from mpc_vote.learning.optimise import AdamW, one_cycle, one_thread
+from mpc_vote.learning.warp import warp_at_random
 
 Progress = Callable[[int, int, float], None]
 """Called after each epoch with (epochs done, epochs in all, training loss)."""
@@ -135,7 +136,7 @@ def predict_scores(network: Network, x: FloatArray) -> FloatArray:
     """Softmax scores, (rows, classes)."""
     points = network.prepare(x)
     network.eval()
-    with _one_thread(), torch.inference_mode():
+    with one_thread(), torch.inference_mode():
         parts = [
             functional.softmax(network(part), dim=1) for part in torch.split(points, _PREDICT_ROWS)
         ]
@@ -174,7 +175,7 @@ def fit(
         raise ValueError(f"there are {len(x)} points but {len(y)} labels")
     if len(x) < 2:
         raise ValueError(f"training needs at least two points, got {len(x)}")
-    with _one_thread(), torch.random.fork_rng(devices=[]):
+    with one_thread(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = Network(Architecture.for_shape(tuple(x.shape[1:]), classes))
         points, labels = network.prepare(x), torch.from_numpy(y)
@@ -190,15 +191,15 @@ def _descend(
     on_epoch: Progress | None,
 ) -> float:
     batches = max(1, len(points) // recipe.batch)
-    optimiser = _AdamW(network.parameters(), recipe.decay)
-    rates = iter(_one_cycle(recipe.rate, recipe.epochs * batches))
+    optimiser = AdamW(network.parameters(), recipe.decay)
+    rates = iter(one_cycle(recipe.rate, recipe.epochs * batches))
     augment = recipe.augment and network.architecture.kind == "cnn"
     network.train()
     loss_mean = 0.0
     for epoch in range(recipe.epochs):
         total = 0.0
         for rows in torch.randperm(len(points)).tensor_split(batches):
-            batch = warp(points[rows]) if augment else points[rows]
+            batch = warp_at_random(points[rows]) if augment else points[rows]
             loss = functional.cross_entropy(
                 network(batch), labels[rows], label_smoothing=recipe.smoothing
             )
@@ -211,79 +212,6 @@ def _descend(
             on_epoch(epoch + 1, recipe.epochs, loss_mean)
     network.eval()
     return loss_mean
-
-
-class _AdamW:
-    """Adam with decoupled weight decay (Loshchilov and Hutter).
-
-    torch.optim has it, but brings in torch's compiler: 65 MB and a second for every agent.
-    """
-
-    _BETAS, _EPSILON = (0.9, 0.999), 1e-8
-
-    def __init__(self, parameters: Iterable[torch.Tensor], decay: float) -> None:
-        self._parameters = list(parameters)
-        self._decay = decay
-        self._mean = [torch.zeros_like(p) for p in self._parameters]
-        self._square = [torch.zeros_like(p) for p in self._parameters]
-        self._steps = 0
-
-    @torch.no_grad()
-    def step(self, rate: float) -> None:
-        self._steps += 1
-        first, second = self._BETAS
-        bias = math.sqrt(1 - second**self._steps)
-        size = rate * bias / (1 - first**self._steps)
-        for point, mean, square in zip(self._parameters, self._mean, self._square, strict=True):
-            if point.grad is None:
-                continue
-            mean.lerp_(point.grad, 1 - first)
-            square.mul_(second).addcmul_(point.grad, point.grad, value=1 - second)
-            point.mul_(1 - rate * self._decay)
-            point.addcdiv_(mean, square.sqrt().add_(self._EPSILON * bias), value=-size)
-
-
-def _one_cycle(peak: float, steps: int) -> list[float]:
-    """Rates that rise for the first third and then fall to nothing, along cosines."""
-    rise = max(1, round(0.3 * steps))
-
-    def along(start: float, end: float, part: float) -> float:
-        return end + (start - end) * (1 + math.cos(math.pi * part)) / 2
-
-    return [
-        along(peak / 25, peak, step / rise)
-        if step < rise
-        else along(peak, 0.0, (step - rise) / max(1, steps - rise))
-        for step in range(steps)
-    ]
-
-
-def warp(images: torch.Tensor) -> torch.Tensor:
-    """Small random rotations, shears, zooms and shifts, one per image."""
-    count = len(images)
-
-    def spread(size: float) -> torch.Tensor:
-        return (torch.rand(count) * 2 - 1) * size
-
-    angle, shear = spread(0.25), spread(0.2)
-    zoom_row, zoom_column = 1 + spread(0.12), 1 + spread(0.12)
-    sine, cosine = torch.sin(angle), torch.cos(angle)
-    top = torch.stack([zoom_column * cosine, zoom_column * (shear - sine), spread(0.14)], dim=1)
-    bottom = torch.stack([zoom_row * sine, zoom_row * cosine, spread(0.14)], dim=1)
-    grid = functional.affine_grid(
-        torch.stack([top, bottom], dim=1), list(images.shape), align_corners=False
-    )
-    return functional.grid_sample(images, grid, align_corners=False)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _block(inputs: int, outputs: int) -> list[nn.Module]:

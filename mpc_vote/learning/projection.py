@@ -28,7 +28,10 @@ def project(public: FloatArray, dimensions: int) -> FeatureMap:
     offset = centre.astype(np.float32)
 
     def mapped(x: FloatArray) -> FloatArray:
-        found: FloatArray = (raw(x) - offset) @ basis
+        # One at a time: a point's bits must not depend on the others, or neighbours would.
+        found: FloatArray = np.empty((len(x), dimensions), dtype=np.float32)
+        for row, point in zip(found, raw(x) - offset, strict=True):
+            row[:] = point @ basis
         return found
 
     return mapped

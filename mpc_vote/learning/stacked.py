@@ -1,11 +1,9 @@
-"""Many small networks, one per agent, trained as one batched computation.
+"""Training of many small networks, one per agent, as one batched computation.
 
 Three parts that know nothing of each other's inside:
 
-* a *stacked network*: any `nn.Module` whose parameters and buffers lead with the axis of agents.
-  `StackedNetwork` is the one for classifiers: `forward` and `features` take points (agents, rows,
-  ...), `fresh` gives every agent weights of its own, `one.pick([0] * agents)` starts all of them
-  from one common state. `StackedLinear` serves for further heads (a domain classifier, say);
+* a *stack*: any `nn.Module` whose parameters and buffers lead with the axis of agents; see
+  `stacked_networks`;
 * a *loss*: `loss(network, batch)` gives one figure per agent, (agents,); see `Batch`. As no
   parameter is shared, the gradient of their sum is each agent's own gradient. `classify` is the
   mean cross-entropy;
@@ -19,168 +17,31 @@ Three parts that know nothing of each other's inside:
 
 Each agent draws from generators of its own, seeded by (seed, agent), and its part of the batched
 arithmetic is the same whatever its neighbours are: on one kind of machine its weights are the same
-bits in whatever chunk it is trained. There is no normalisation over a batch, so nothing of a batch
-is kept. A chunk runs on one thread: on busy cores more threads lose time.
+bits in whatever chunk it is trained. A chunk runs on one thread: on busy cores more threads lose
+time.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
-from mpc_vote.data.dataset import FloatArray, LabelArray, check_points
-from mpc_vote.learning.networks import Architecture, Progress, _AdamW, _one_cycle, _one_thread
-
-Labelled = tuple[FloatArray, LabelArray]
-"""One agent's points and labels."""
+from mpc_vote.data.dataset import FloatArray, check_points
+from mpc_vote.learning.networks import Progress
+from mpc_vote.learning.optimise import AdamW, Descent, one_cycle, one_thread
+from mpc_vote.learning.stacked_networks import Labelled, StackedNetwork, generator
+from mpc_vote.learning.warp import warp
 
 _CHUNK = 8
 _PREDICT_ROWS = 128
-
-
-class StackedLinear(nn.Module):
-    """One affine map per agent: (agents, rows, inputs) to (agents, rows, outputs)."""
-
-    def __init__(self, agents: int, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(agents, inputs, outputs))
-        self.bias = nn.Parameter(torch.zeros(agents, 1, outputs))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.baddbmm(self.bias, x, self.weight)
-
-
-class StackedConvolution(nn.Module):
-    """One block per agent, as groups of a convolution over channels (agents, inputs).
-
-    Halves the sides, by its stride or by pooling. Each channel of each image is normalised by
-    itself, which needs no statistics of a batch.
-    """
-
-    def __init__(self, agents: int, inputs: int, outputs: int, side: int, pool: bool) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(agents, outputs, inputs, side, side))
-        self.gain = nn.Parameter(torch.ones(agents, outputs))
-        self.bias = nn.Parameter(torch.zeros(agents, outputs))
-        self._stride, self._pool = 1 if pool else 2, pool
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        weight, padding = self.weight.flatten(0, 1), self.weight.shape[-1] // 2
-        x = functional.conv2d(
-            x, weight, stride=self._stride, padding=padding, groups=len(self.weight)
-        )
-        if self._pool:
-            x = functional.max_pool2d(x, 2)
-        x = functional.group_norm(x, x.shape[1], self.gain.flatten(), self.bias.flatten())
-        return functional.relu(x)
-
-
-class StackedNetwork(nn.Module):
-    """One small classifier per agent: two convolutions (images only), then two affine maps."""
-
-    mean: torch.Tensor
-    scale: torch.Tensor
-
-    def __init__(self, architecture: Architecture, agents: int) -> None:
-        super().__init__()
-        if agents < 1:
-            raise ValueError(f"a stack needs at least one agent, got {agents}")
-        self.architecture, self.agents = architecture, agents
-        shape, width = architecture.shape, architecture.width
-        self.convolutions = nn.ModuleList()
-        if architecture.kind == "cnn":
-            channels = shape[0] if len(shape) == 3 else 1
-            self._input: tuple[int, ...] = (channels, *shape[-2:])
-            self.convolutions.append(StackedConvolution(agents, channels, width, 5, False))
-            self.convolutions.append(StackedConvolution(agents, width, 2 * width, 3, True))
-            inputs = 2 * width * math.prod((side + 1) // 4 for side in shape[-2:])
-            hidden = 4 * width
-        else:
-            self._input = (math.prod(shape),)
-            inputs, hidden = self._input[0], width
-        self.hidden = StackedLinear(agents, inputs, hidden)
-        self.head = StackedLinear(agents, hidden, architecture.classes)
-        ones = (1,) * (len(self._input) - 1)
-        self.register_buffer("mean", torch.zeros(agents, self._input[0], *ones))
-        self.register_buffer("scale", torch.ones(agents, self._input[0], *ones))
-
-    def pick(self, places: Sequence[int]) -> Self:
-        """A stack of copies of the agents at these places; one place may serve for many agents."""
-        network = type(self)(self.architecture, len(places))
-        rows = list(places)
-        network.load_state_dict({name: value[rows] for name, value in self.state_dict().items()})
-        return network
-
-    def features(self, x: torch.Tensor) -> torch.Tensor:
-        """The last hidden layer, (agents, rows, features); one agent's points serve all."""
-        self._check_shape(tuple(x.shape[2:]))
-        x = x.reshape(*x.shape[:2], *self._input).expand(self.agents, -1, *self._input)
-        x = (x - self.mean[:, None]) / self.scale[:, None]
-        if self.convolutions:
-            rows = x.shape[1]
-            x = x.transpose(0, 1).flatten(1, 2)
-            for convolution in self.convolutions:
-                x = convolution(x)
-            x = x.reshape(rows, self.agents, -1).transpose(0, 1)
-        return functional.relu(self.hidden(x))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits, (agents, rows, classes)."""
-        logits: torch.Tensor = self.head(self.features(x))
-        return logits
-
-    @torch.no_grad()
-    def draw(self, seed: int, agents: Sequence[int]) -> None:
-        """Fill each agent's weights from its own generator (He's initialisation)."""
-        for place, agent in enumerate(agents):
-            draws = _generator(seed, agent, 0)
-            for layer in (*self.convolutions, self.hidden, self.head):
-                weight = layer.weight[place]
-                fan = weight.shape[0] if weight.ndim == 2 else weight[0].numel()
-                drawn = draws.standard_normal(tuple(weight.shape), dtype=np.float32)
-                weight.copy_(torch.from_numpy(drawn)).mul_(math.sqrt(2 / fan))
-                layer.bias[place].zero_()
-
-    @torch.no_grad()
-    def standardise(self, points: Sequence[FloatArray]) -> None:
-        """Set each agent's statistics from its points: a mean per channel or feature, one scale.
-
-        Features of one map have one unit. By a scale of its own, a feature that hardly varies
-        among few points would be blown up to drown the rest.
-        """
-        if len(points) != self.agents:
-            raise ValueError(f"{self.agents} agents need as many sets of points, not {len(points)}")
-        for place, x in enumerate(points):
-            self._check_shape(tuple(x.shape[1:]))
-            parts = x.reshape(len(x), self._input[0], -1).astype(np.float64)
-            mean = parts.mean(axis=(0, 2), keepdims=True)
-            scale = math.sqrt(np.square(parts - mean).mean())
-            self.mean[place] = torch.from_numpy(mean).reshape(self.mean.shape[1:])
-            self.scale[place] = scale if scale > 1e-6 else 1.0
-
-    def _check_shape(self, shape: tuple[int, ...]) -> None:
-        takes = self.architecture.shape
-        if shape != takes:
-            raise ValueError(f"a point has shape {shape}, the networks take {takes}")
-
-
-def fresh(
-    architecture: Architecture, seed: int, agents: Sequence[int], data: Sequence[Labelled]
-) -> StackedNetwork:
-    """A stack for these agents of `data`, each with weights and statistics of its own."""
-    network = StackedNetwork(architecture, len(agents))
-    network.draw(seed, agents)
-    network.standardise([data[agent][0] for agent in agents])
-    return network
 
 
 @dataclass(frozen=True)
@@ -209,10 +70,10 @@ Start = Callable[[Sequence[int]], M]
 """Makes the stack of the agents with these numbers, before training."""
 
 
-def classify(smoothing: float = 0.0) -> Loss[StackedNetwork]:
+def classify(smoothing: float = 0.0) -> Loss[nn.Module]:
     """Each agent's mean cross-entropy."""
 
-    def loss(network: StackedNetwork, batch: Batch) -> torch.Tensor:
+    def loss(network: nn.Module, batch: Batch) -> torch.Tensor:
         return cross_entropy(network(batch.x), batch.y, smoothing).mean(dim=1)
 
     return loss
@@ -264,12 +125,12 @@ def train(
     shared = None if public is None else torch.from_numpy(np.ascontiguousarray(public))
     streams = [_Stream(data[agent], recipe, seed, agent, shared) for agent in agents]
     parameters = list(network.parameters())
-    rates = _one_cycle(recipe.rate, recipe.steps) if recipe.adam else [recipe.rate] * recipe.steps
-    rule = _AdamW if recipe.adam else _Descent
+    rates = one_cycle(recipe.rate, recipe.steps) if recipe.adam else [recipe.rate] * recipe.steps
+    rule = AdamW if recipe.adam else Descent
     optimiser = rule(parameters, recipe.decay)
     tail, kept = max(1, recipe.steps // 10), []
     network.train()
-    with _one_thread():
+    with one_thread():
         for step, rate in enumerate(rates):
             losses = loss(network, _gather(agents, streams, step / recipe.steps))
             if losses.shape != (len(agents),):
@@ -315,7 +176,7 @@ def in_chunks(
     `on_chunk` gets (chunks done, chunks in all, the chunk's loss).
     """
     parts, results = chunked(agents), list[T]()
-    with _one_thread(), ThreadPoolExecutor(workers) as pool:
+    with one_thread(), ThreadPoolExecutor(workers) as pool:
         for result, loss in pool.map(task, parts):
             results.append(result)
             if on_chunk is not None:
@@ -362,7 +223,7 @@ def predict_scores(chunks: Iterable[StackedNetwork], queries: FloatArray) -> Flo
     check_points(queries)
     points = torch.from_numpy(np.ascontiguousarray(queries))
     parts: list[FloatArray] = []
-    with _one_thread(), torch.inference_mode():
+    with one_thread(), torch.inference_mode():
         for network in chunks:
             network.eval()
             scores = np.empty(
@@ -373,19 +234,6 @@ def predict_scores(chunks: Iterable[StackedNetwork], queries: FloatArray) -> Flo
                 scores[:, rows] = functional.softmax(network(points[None, rows]), dim=2).numpy()
             parts.append(scores)
     return np.concatenate(parts)
-
-
-class _Descent:
-    """Plain gradient steps, with weight decay."""
-
-    def __init__(self, parameters: Sequence[torch.Tensor], decay: float) -> None:
-        self._parameters, self._decay = parameters, decay
-
-    @torch.no_grad()
-    def step(self, rate: float) -> None:
-        for point in self._parameters:
-            if point.grad is not None:
-                point.mul_(1 - rate * self._decay).add_(point.grad, alpha=-rate)
 
 
 class _Stream:
@@ -400,11 +248,11 @@ class _Stream:
             raise ValueError(f"agent {agent} has {len(x)} points and {len(y)} labels")
         self._x, self._y = torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y)
         self._public, self._recipe = public, recipe
-        self._rows = _passes(_generator(seed, agent, 1), len(x), recipe.batch)
+        self._rows = _passes(generator(seed, agent, 1), len(x), recipe.batch)
         self._public_rows = _passes(
-            _generator(seed, agent, 2), 0 if public is None else len(public), recipe.public_batch
+            generator(seed, agent, 2), 0 if public is None else len(public), recipe.public_batch
         )
-        self._warps = _generator(seed, agent, 3)
+        self._warps = generator(seed, agent, 3)
 
     def next(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """The points, the labels, the public points and which rows those are."""
@@ -415,7 +263,7 @@ class _Stream:
         if self._recipe.augment:
             both = torch.cat([x, public])
             draws = torch.from_numpy(self._warps.random((len(both), 6), dtype=np.float32))
-            x, public = torch.split(_warp(both, draws), [len(x), len(public)])
+            x, public = torch.split(warp(both, draws), [len(x), len(public)])
         return x, self._y[rows], public, public_rows
 
 
@@ -433,22 +281,3 @@ def _gather(agents: Sequence[int], streams: Sequence[_Stream], done: float) -> B
     parts = [stream.next() for stream in streams]
     x, y, public, public_rows = (torch.stack(column) for column in zip(*parts, strict=True))
     return Batch(agents, x, y, public, public_rows, done)
-
-
-def _generator(seed: int, agent: int, purpose: int) -> np.random.Generator:
-    return np.random.default_rng([seed, agent, purpose])
-
-
-def _warp(images: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
-    """Rotate, shear, zoom and shift images (rows, [channels,] height, width) by six draws each."""
-    angle, shear, zoom_row, zoom_column, right, down = (
-        (draws * 2 - 1) * torch.tensor([0.25, 0.2, 0.12, 0.12, 0.14, 0.14])
-    ).unbind(dim=1)
-    sine, cosine = torch.sin(angle), torch.cos(angle)
-    top = torch.stack([(1 + zoom_column) * cosine, (1 + zoom_column) * (shear - sine), right], 1)
-    bottom = torch.stack([(1 + zoom_row) * sine, (1 + zoom_row) * cosine, down], 1)
-    planes = images.reshape(len(images), -1, *images.shape[-2:])
-    grid = functional.affine_grid(
-        torch.stack([top, bottom], dim=1), list(planes.shape), align_corners=False
-    )
-    return functional.grid_sample(planes, grid, align_corners=False).reshape(images.shape)

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from mpc_vote.data.dataset import Dataset
+from mpc_vote.data.partition import Partition
 from mpc_vote.privacy.accountant import Epsilons, epsilons
 from mpc_vote.privacy.mechanisms import Level, Mechanism, mechanism_from_json
-from mpc_vote.simulation.store import Store, fingerprint
+from mpc_vote.simulation.store import Store, fingerprint, plain
 
 Data: TypeAlias = Mapping[str, Dataset]
 Tell: TypeAlias = Callable[[str, int, int], None]
@@ -73,19 +74,25 @@ class Bench:
     tell: Tell
 
 
-Run: TypeAlias = Callable[[Bench, Any, int], Outcome]
-"""From (bench, configuration, seed)."""
+Method: TypeAlias = Callable[[Bench, Partition, Any, int], Outcome]
+"""From (bench, who holds what, configuration, seed)."""
+Split: TypeAlias = Callable[[Data, Any, int], Partition]
+"""From (data, an arm's setting, seed)."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One row of a table. `config` is a frozen dataclass: all that `run` depends on but the data
-    and the seed."""
+    """One row of a table.
+
+    `config`, and `setting` where the arm's data is divided otherwise than the experiment's, are
+    frozen dataclasses: with the data and the seed, they are all that comes into a result.
+    """
 
     name: str
-    run: Run
+    method: Method
     config: Any
     paper: Paper | None = None
+    setting: Any = None
     # Where the arm belongs in a plot of accuracy against a quantity: the line, and the value.
     point: tuple[str, float] | None = None
 
@@ -97,12 +104,17 @@ class Experiment:
     name: str
     title: str
     load: Callable[[Path | None], Data]
+    split: Split
     arms: tuple[Arm, ...]
     level: Level
     delta: float
+    # How the data is divided, where an arm does not say so.
+    setting: Any = None
     notes: tuple[str, ...] = ()
     # What the points of the arms are values of.
     axis: str = ""
+    # The figures that the terminal shows beside the accuracies; the page has all.
+    shown: tuple[str, ...] = ("labels", "asked")
 
 
 @dataclass(frozen=True)
@@ -110,6 +122,7 @@ class ArmResult:
     """One arm over all seeds."""
 
     arm: Arm
+    setting: Any
     outcomes: tuple[Outcome, ...]
     agent: Epsilons | None
     instance: Epsilons | None
@@ -139,7 +152,8 @@ class ArmResult:
         names = self.outcomes[0].figures
         return {
             "name": self.arm.name,
-            "config": dataclasses.asdict(self.arm.config),
+            "config": plain(self.arm.config),
+            "setting": plain(self.setting),
             "accuracy": {"mean": self.mean, "std": self.deviation, "seeds": self.accuracies},
             "figures": {name: self.figure(name) for name in names},
             "epsilon": {
@@ -160,37 +174,37 @@ def run(experiment: Experiment, seeds: Sequence[int], bench: Bench, done: Done) 
     data_digests = {name: fingerprint(dataset) for name, dataset in bench.data.items()}
     results = []
     for arm in experiment.arms:
+        setting = experiment.setting if arm.setting is None else arm.setting
         outcomes: list[Outcome] = []
         for seed in seeds:
-            config = {"arm": _plain(arm.config), "seed": seed, "data": data_digests}
+            config = {
+                "config": plain(arm.config),
+                "setting": plain(setting),
+                "seed": seed,
+                "data": data_digests,
+            }
 
-            def make(arm: Arm = arm, seed: int = seed) -> dict[str, Any]:
-                return arm.run(bench, arm.config, seed).to_json()
+            def make(arm: Arm = arm, setting: Any = setting, seed: int = seed) -> dict[str, Any]:
+                partition = experiment.split(bench.data, setting, seed)
+                return arm.method(bench, partition, arm.config, seed).to_json()
 
             bench.tell(f"{arm.name}, seed {seed}", len(outcomes), len(seeds))
-            name = f"{experiment.name}/{_file_name(arm.name)}"
+            name = f"outcomes/{arm.method.__name__}"
             outcomes.append(Outcome.from_json(bench.store.figures(name, config, make)))
             done(arm, seed, outcomes[-1])
-        results.append(_result(experiment, arm, outcomes))
+        results.append(_result(experiment, arm, setting, outcomes))
     return results
 
 
-def _result(experiment: Experiment, arm: Arm, outcomes: Sequence[Outcome]) -> ArmResult:
+def _result(
+    experiment: Experiment, arm: Arm, setting: Any, outcomes: Sequence[Outcome]
+) -> ArmResult:
     """The cost must not depend on the seed: it would say something about the data."""
     costs = {outcome.mechanisms for outcome in outcomes}
     if len(costs) != 1:
         raise ValueError(f"{arm.name} costs differently with different seeds: {costs}")
     (mechanisms,) = costs
     if not mechanisms:
-        return ArmResult(arm, tuple(outcomes), None, None)
+        return ArmResult(arm, setting, tuple(outcomes), None, None)
     agent, instance = (epsilons(mechanisms, level, experiment.delta) for level in Level)
-    return ArmResult(arm, tuple(outcomes), agent, instance)
-
-
-def _plain(config: Any) -> Any:
-    """A configuration as JSON has it, with its kind."""
-    return {"kind": type(config).__name__, **dataclasses.asdict(config)}
-
-
-def _file_name(name: str) -> str:
-    return "".join(c if c.isalnum() else "-" for c in name.lower())
+    return ArmResult(arm, setting, tuple(outcomes), agent, instance)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import importlib.util
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,26 @@ MISSING = "no plot: matplotlib is not installed; the figures are complete withou
 _PACKAGES = ("mpc-vote", "numpy", "torch", "torchvision", "faiss-cpu")
 _INCHES = (7.0, 4.2)
 
+
+def _kilobytes(amount: float) -> str:
+    return f"{amount / 1000:,.1f} kB"
+
+
+_FIGURES: dict[str, Callable[[float], str]] = {
+    "labels": lambda share: f"{100 * share:.1f}",
+    "asked": lambda count: f"{count:.0f}",
+    "sent": _kilobytes,
+    "received": _kilobytes,
+}
+
 READING = """\
 Accuracy is that of the global model on the test set, mean and standard deviation over the seeds, in
 percent. Epsilon is what our accountant says of our run: exact where an exact account exists (PLD
 for Skellam noise), and by the simple Renyi conversion, which is the paper's accountant. Labels is
-the share of right labels among those that the vote released, asked how many that were. The paper's
-columns are what its table says; its epsilons are by the simple conversion where they can be derived
-at all (`mpc-vote account paper`)."""
+the share of right labels among those that the vote released, asked how many that were. Sent and
+received is what one agent sends and receives in the whole run, on average. The paper's columns are
+what its table says; its epsilons are by the simple conversion where they can be derived at all
+(`mpc-vote account paper`)."""
 
 
 def document(
@@ -54,11 +67,11 @@ def table(experiment: Experiment, results: Sequence[ArmResult]) -> Table:
     """What matters most, for the terminal; the page has all."""
     shown = Table(box=box.SIMPLE, padding=(0, 1))
     shown.add_column("method")
-    for heading in ("accuracy", "epsilon", "labels", "asked", "paper", "its epsilon"):
+    for heading in ("accuracy", "epsilon", *experiment.shown, "paper", "its epsilon"):
         shown.add_column(heading, justify="right", no_wrap=heading != "its epsilon")
     for result in results:
-        cells = _cells(experiment, result)
-        shown.add_row(*(cells[place] for place in (0, 1, 2, 5, 6, 7, 8)))
+        cells = _cells(experiment, result, experiment.shown)
+        shown.add_row(*cells[:3], *cells[5:])
     return shown
 
 
@@ -76,7 +89,7 @@ def markdown(experiment: Experiment, results: Sequence[ArmResult], figures: dict
         "",
         _line(headings),
         _line("---" for _ in headings),
-        *(_line(_cells(experiment, result)) for result in results),
+        *(_line(_cells(experiment, result, tuple(_FIGURES))) for result in results),
     ]
     if experiment.notes:
         lines += ["", *(f"- {note}" for note in experiment.notes)]
@@ -142,25 +155,25 @@ def _headings(experiment: Experiment) -> list[str]:
         f"epsilon, {experiment.level.value}",
         "(simple)",
         f"epsilon, {other.value}",
-        "labels",
-        "asked",
+        *_FIGURES,
         "paper",
         "its epsilon",
     ]
 
 
-def _cells(experiment: Experiment, result: ArmResult) -> list[str]:
+def _cells(experiment: Experiment, result: ArmResult, shown: Sequence[str]) -> list[str]:
     other = Level.INSTANCE if experiment.level is Level.AGENT else Level.AGENT
-    main, figures = result.epsilons(experiment.level), result.outcomes[0].figures
-    paper = result.arm.paper
+    main, paper = result.epsilons(experiment.level), result.arm.paper
     return [
         result.arm.name,
         _percent(100 * result.mean, 100 * result.deviation),
         _epsilon(main),
         "" if main is None else shown_places(main.simple, 2),
         _epsilon(result.epsilons(other)),
-        f"{100 * result.figure('labels'):.1f}" if "labels" in figures else "",
-        f"{result.figure('asked'):.0f}" if "asked" in figures else "",
+        *(
+            _FIGURES[name](result.figure(name)) if name in result.outcomes[0].figures else ""
+            for name in shown
+        ),
         "" if paper is None else _percent(paper.accuracy, paper.spread),
         "" if paper is None or paper.epsilon is None else f"{paper.epsilon:g}",
     ]

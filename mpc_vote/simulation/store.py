@@ -7,6 +7,7 @@ whoever is interrupted goes on where it stopped.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import logging
@@ -33,9 +34,13 @@ Config: TypeAlias = Mapping[str, Any]
 _CODE = (
     "data",
     "learning",
+    "simulation/agents.py",
+    "simulation/attributes.py",
     "simulation/experiments",
-    "simulation/methods.py",
+    "simulation/gradients.py",
     "simulation/vote.py",
+    "simulation/views.py",
+    "simulation/voting.py",
     "ballots.py",
     "noise.py",
 )
@@ -83,6 +88,14 @@ class Store:
         wanted = json.dumps([name, config, _code()], sort_keys=True)
         digest = hashlib.sha256(wanted.encode()).hexdigest()
         return self._root / name / f"{digest[:24]}.{ending}"
+
+
+def plain(config: Any) -> Any:
+    """A configuration made of dataclasses as JSON has it, with the kinds of its parts."""
+    if not dataclasses.is_dataclass(config):
+        return config
+    parts = {part.name: plain(getattr(config, part.name)) for part in dataclasses.fields(config)}
+    return {"kind": type(config).__name__, **parts}
 
 
 def fingerprint(dataset: Dataset) -> str:

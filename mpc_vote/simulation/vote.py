@@ -80,6 +80,13 @@ def simulated_spec(
     return Spec.seal(message)
 
 
+def upload_bytes(spec: Spec) -> int:
+    """What an agent sends to all parties in a round, as shares; messages add a few bytes each."""
+    cells = np.zeros(spec.message.queries * spec.message.classes, dtype=np.int64)
+    shares = split(cells, len(spec.parties), 0, spec.message.ring_bits)
+    return sum(share.upload_bytes for share in shares)
+
+
 def seeded(seed: int, agent: str) -> ByteSource:
     """An agent's bytes for its noise in a simulation, the same for the same seed and name."""
     return SeedStream(hashlib.sha256(f"{seed}/{agent}".encode()).digest()).take

@@ -14,14 +14,8 @@ from mpc_vote.learning.abstention import (
 )
 from mpc_vote.learning.features import strokes
 from mpc_vote.learning.networks import Architecture
-from mpc_vote.learning.stacked import (
-    Labelled,
-    Recipe,
-    classify,
-    fresh,
-    predict_scores,
-    train_agents,
-)
+from mpc_vote.learning.stacked import Recipe, classify, predict_scores, train_agents
+from mpc_vote.learning.stacked_networks import Labelled, fresh
 
 CLASSES = 5
 KNOWN = [(0, 1, 2), (1, 2, 3), (2, 3, 4), (0, 3, 4), (0, 1, 2, 3, 4)]

@@ -23,14 +23,8 @@ from mpc_vote.learning.adaptation import (
     smooth,
 )
 from mpc_vote.learning.networks import Architecture
-from mpc_vote.learning.stacked import (
-    Batch,
-    Recipe,
-    StackedNetwork,
-    predict_scores,
-    train,
-    train_agents,
-)
+from mpc_vote.learning.stacked import Batch, Recipe, predict_scores, train, train_agents
+from mpc_vote.learning.stacked_networks import StackedNetwork
 
 KINDS = [AdversarialNetwork, ConditionalNetwork]
 SMALL = Architecture("mlp", (6,), 3, 8)

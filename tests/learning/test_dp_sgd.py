@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from mpc_vote.learning.common_model import flatten, predict
+from mpc_vote.learning.common_model import flatten, predict_logits
 from mpc_vote.learning.dp_sgd import ClippedDescent, dp_fed_sgd
 from mpc_vote.learning.networks import Architecture
-from mpc_vote.learning.stacked import Labelled, StackedLinear, StackedNetwork
+from mpc_vote.learning.stacked_networks import Labelled, StackedLinear, StackedNetwork
 from mpc_vote.privacy import Clipped, Level, PoissonGaussian, epsilon, epsilons
 
 _HARDLY = 1e-9
@@ -71,7 +71,7 @@ def test_records_are_learnt_with_privacy() -> None:
     data = [_blobs(400, 0), _blobs(300, 1)]
     network, mechanism = dp_fed_sgd(StackedLinear(1, 2, 3), data, plan, noise, 0)
     x, y = _blobs(300, 2)
-    assert (predict(network, x).argmax(axis=1) == y).mean() > 0.95
+    assert (predict_logits(network, x).argmax(axis=1) == y).mean() > 0.95
     found = epsilons([mechanism], Level.INSTANCE, 1e-4).exact
     assert found is not None and 0.99 < found <= 1
 

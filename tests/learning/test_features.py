@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mpc_vote.learning.features import feature_map, raw, strokes
+from mpc_vote.learning.features import feature_map, raw, strokes, unit
 
 
 def _images(count: int, seed: int = 0) -> np.ndarray:
@@ -52,6 +52,25 @@ def test_slant_is_taken_out() -> None:
 def test_blank_and_extreme_images_stay_finite() -> None:
     images = np.stack([np.zeros((28, 28)), np.full((28, 28), 1e6), np.full((28, 28), -1.0)])
     assert np.isfinite(strokes(images.astype(np.float32))).all()
+
+
+def test_unit_keeps_the_direction_and_leaves_the_length() -> None:
+    points = np.array([[3, 4], [-0.3, 0.4], [0, 0], [3e38, 0], [0, 1e-40]], np.float32)
+    wanted = np.array([[0.6, 0.8], [-0.6, 0.8], [0, 0], [1, 0], [0, 1]])
+    assert unit(points).dtype == np.float32
+    assert np.allclose(unit(points), wanted, atol=1e-6)
+    assert unit(_images(2)).shape == (2, 784)
+    assert unit(_images(0)).shape == (0, 784)
+
+
+@pytest.mark.parametrize("width", [3, 800, 2048])
+def test_a_point_has_the_same_unit_vector_in_any_batch(width: int) -> None:
+    points = np.random.default_rng(1).random((70, width), dtype=np.float32)
+    together = unit(points)
+    assert np.array_equal(unit(np.asfortranarray(points)), together)
+    for row in range(70):
+        assert np.array_equal(unit(points[row:])[0], together[row])
+        assert np.array_equal(unit(points[row : row + 1])[0], together[row])
 
 
 @pytest.mark.parametrize("shape", [(2, 5), (2, 3, 3), (2, 1, 1, 4, 4)])

@@ -41,3 +41,12 @@ def test_no_more_directions_than_there_are(dimensions: int) -> None:
 def test_points_without_spread_have_no_directions() -> None:
     with pytest.raises(ValueError, match="all the same"):
         project(np.ones((5, 3), np.float32), 1)
+
+
+def test_a_point_is_mapped_to_the_same_bits_in_any_company() -> None:
+    points = np.random.default_rng(1).normal(size=(65, 300)).astype(np.float32)
+    mapped = project(points, 20)
+    together = mapped(points)
+    for row in range(len(points)):
+        assert np.array_equal(mapped(points[row : row + 1])[0], together[row])
+    assert np.array_equal(mapped(points[::-1])[::-1], together)

@@ -14,20 +14,17 @@ from mpc_vote.data.embedded import load_embedded
 from mpc_vote.learning.networks import Architecture
 from mpc_vote.learning.stacked import (
     Batch,
-    Labelled,
     Recipe,
-    StackedLinear,
-    StackedNetwork,
     chunked,
     classify,
     cross_entropy,
-    fresh,
     in_chunks,
     predict_scores,
     train,
     train_agents,
     train_chunk,
 )
+from mpc_vote.learning.stacked_networks import Labelled, StackedLinear, StackedNetwork, fresh
 
 IMAGES = Architecture.for_shape((28, 28), 10)
 VECTORS = Architecture.for_shape((784,), 10)

@@ -13,12 +13,15 @@ import pytest
 from mpc_vote import cli
 from mpc_vote.ballots import Sensitivity
 from mpc_vote.data.dataset import Dataset
+from mpc_vote.data.partition import Partition
 from mpc_vote.privacy import GaussianVote, Level, gaussian_exact_epsilon
 from mpc_vote.simulation import experiments
 from mpc_vote.simulation.experiment import Arm, Bench, Experiment, Outcome, Paper, run
 from mpc_vote.simulation.store import Store
 
 DATA = {"points": Dataset("points", np.zeros((2, 1), dtype=np.float32), np.array([0, 1]), 2)}
+
+PARTITION = Partition((DATA["points"],), DATA["points"], DATA["points"])
 
 
 @dataclass(frozen=True)
@@ -31,13 +34,13 @@ def vote(sigma: float) -> GaussianVote:
     return GaussianVote(100, sigma**2, Sensitivity(1, 1), Sensitivity(2, 2))
 
 
-def private(bench: Bench, config: Config, seed: int) -> Outcome:
+def private(bench: Bench, partition: Partition, config: Config, seed: int) -> Outcome:
     bench.tell("asking", 1, 2)
     figures = {"labels": 0.5, "asked": 100.0}
     return Outcome(0.9 + config.gain + 0.01 * seed, (vote(config.sigma),), figures)
 
 
-def public(bench: Bench, config: Config, seed: int) -> Outcome:
+def public(bench: Bench, partition: Partition, config: Config, seed: int) -> Outcome:
     return Outcome(0.99)
 
 
@@ -45,6 +48,7 @@ TOY = Experiment(
     name="toy",
     title="A toy",
     load=lambda path: DATA,
+    split=lambda data, setting, seed: PARTITION,
     arms=(
         Arm("AE-DPFL", private, Config(10.0), Paper(95.1, 0.3, 4.3)),
         Arm("FedAvg", public, Config(0.0)),
@@ -76,36 +80,31 @@ def test_an_arm_has_mean_spread_and_epsilon(tmp_path: Path) -> None:
 
 def test_what_is_finished_is_not_done_again(tmp_path: Path) -> None:
     finished: list[tuple[str, int]] = []
+    asked: list[int] = []
 
-    def flaky(bench: Bench, config: Config, seed: int) -> Outcome:
-        if len(finished) == 1:
+    def flaky(bench: Bench, partition: Partition, config: Config, seed: int) -> Outcome:
+        asked.append(seed)
+        if asked == [0, 1]:
             raise KeyboardInterrupt
-        return private(bench, config, seed)
+        return private(bench, partition, config, seed)
 
-    toy = replace(TOY, arms=(replace(TOY.arms[0], run=flaky),))
+    toy = replace(TOY, arms=(replace(TOY.arms[0], method=flaky),))
     with pytest.raises(KeyboardInterrupt):
         run(toy, range(2), bench(tmp_path), lambda arm, seed, _: finished.append((arm.name, seed)))
     assert finished == [("AE-DPFL", 0)]
-    asked: list[int] = []
-
-    def counted(bench: Bench, config: Config, seed: int) -> Outcome:
-        asked.append(seed)
-        return private(bench, config, seed)
-
-    toy = replace(TOY, arms=(replace(TOY.arms[0], run=counted),))
     (result,) = run(toy, range(2), bench(tmp_path), ignore)
-    assert asked == [1]
+    assert asked == [0, 1, 1]
     assert result.accuracies == [0.9, 0.91]
     other = replace(toy, arms=(replace(toy.arms[0], config=Config(10.0, 0.05)),))
     run(other, range(2), bench(tmp_path), ignore)
-    assert asked == [1, 0, 1]
+    assert asked == [0, 1, 1, 0, 1]
 
 
 def test_a_cost_that_depends_on_the_seed_is_refused(tmp_path: Path) -> None:
-    def leaky(bench: Bench, config: Config, seed: int) -> Outcome:
+    def leaky(bench: Bench, partition: Partition, config: Config, seed: int) -> Outcome:
         return Outcome(0.5, (vote(10.0 + seed),))
 
-    toy = replace(TOY, arms=(replace(TOY.arms[0], run=leaky),))
+    toy = replace(TOY, arms=(replace(TOY.arms[0], method=leaky),))
     with pytest.raises(ValueError, match="costs differently"):
         run(toy, range(2), bench(tmp_path), ignore)
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mpc_vote.simulation.experiment import Experiment
-from mpc_vote.simulation.experiments import mnist_noniid
+from mpc_vote.simulation.experiments import ablations, communication, digits, mnist_noniid
 
 EXPERIMENTS: dict[str, Callable[[], Experiment]] = {
     "mnist-noniid": mnist_noniid.experiment,
+    "digits": digits.experiment,
+    "ablation-data": ablations.data,
+    "ablation-agents": ablations.agents,
+    "ablation-parts": ablations.parts,
+    "communication": communication.experiment,
 }
 
 

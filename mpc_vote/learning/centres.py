@@ -1,0 +1,151 @@
+"""A student for feature vectors of a strong backbone, where points of a class lie close together.
+
+A few noisy labels say little by themselves, but the public points say how they hang together. So
+each public point first takes the label of the nearest point that was asked about, then classes
+settle around their centres, which outvotes single wrong labels, and a linear head learns the
+result. Like any student it sees released labels and public points only, and costs no privacy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from mpc_vote.data.dataset import FloatArray, LabelArray, check_labels, check_points
+from mpc_vote.learning.features import FeatureMap, unit
+from mpc_vote.learning.projection import project
+from mpc_vote.learning.ridge import Doubles, Ridge, one_hot
+
+
+@dataclass(frozen=True)
+class CentresRecipe:
+    """How labels spread; without `cluster_labels` and with 0 `rounds`, only asked points teach.
+
+    `dimensions`: how many principal directions of the public points are seen, or all features.
+    `cluster_labels`: each public point starts with the label of the nearest asked point.
+    `rounds`: how often all public points are given to the class with the nearest centre, at most.
+    `decay`: of the head, which is least squares on unit vectors.
+    """
+
+    dimensions: int | None = 30
+    cluster_labels: bool = True
+    rounds: int = 5
+    decay: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.dimensions is not None and self.dimensions < 1:
+            raise ValueError(f"dimensions must be at least 1, got {self.dimensions}")
+        if self.rounds < 0:
+            raise ValueError(f"rounds must not be negative, got {self.rounds}")
+        if not 0 < self.decay < np.inf:
+            raise ValueError(f"decay must be positive, got {self.decay}")
+
+
+class CentresStudent:
+    """A linear model of directions, with the metrics of its training."""
+
+    def __init__(
+        self,
+        head: Ridge,
+        see: FeatureMap,
+        shape: tuple[int, ...],
+        metrics: Mapping[str, float] | None = None,
+    ) -> None:
+        self._head, self._see = head, see
+        self.shape = shape
+        self.metrics = dict(metrics or {})
+
+    @property
+    def classes(self) -> int:
+        return len(self._head.offset)
+
+    def scores(self, x: FloatArray) -> Doubles:
+        """Scores of the head, (rows, classes): higher is likelier."""
+        if x.shape[1:] != self.shape:
+            raise ValueError(f"points have shape {x.shape[1:]}, the student's {self.shape}")
+        return self._head.scores(self._see(x))
+
+    def predict(self, x: FloatArray) -> LabelArray:
+        """The likeliest class of each point."""
+        return np.asarray(np.argmax(self.scores(x), axis=1), dtype=np.int64)
+
+    def agreement(self, x: FloatArray, y: LabelArray) -> float:
+        """The share of points that the model labels as `y` does."""
+        check_labels(y, self.classes)
+        if len(x) != len(y) or len(y) == 0:
+            raise ValueError(f"there are {len(x)} points and {len(y)} labels to compare")
+        return float(np.mean(self.predict(x) == y))
+
+
+def directions(public: FloatArray, dimensions: int | None = 30) -> FeatureMap:
+    """Unit vectors in the principal directions of public points as unit vectors, or in all.
+
+    The few directions in which public points differ most tell classes apart; the many others add
+    noise to distances. It is for the server: choose points to ask about by this map too. Agents
+    whose neighbours are counted need `unit`, as these features have other last bits in other
+    batches.
+    """
+    if dimensions is None:
+        return unit
+    points = unit(public)
+    project_unit = project(points, min(dimensions, len(points) - 1, points.shape[1]))
+    return lambda x: unit(project_unit(unit(x)))
+
+
+def train_centres(
+    x: FloatArray,
+    asked: LabelArray,
+    labels: LabelArray,
+    classes: int,
+    recipe: CentresRecipe | None = None,
+    *,
+    validation: tuple[FloatArray, LabelArray] | None = None,
+) -> CentresStudent:
+    """Learn from public points `x`, of which rows `asked` have these labels, some of them wrong.
+
+    Classes without a label are never predicted. `validation` is only scored, never trained on.
+    """
+    recipe = recipe or CentresRecipe()
+    check_points(x)
+    check_labels(labels, classes)
+    if len(asked) != len(labels) or len(asked) == 0:
+        raise ValueError(f"there are {len(asked)} asked points and {len(labels)} labels")
+    if len(np.unique(asked)) < len(asked) or not 0 <= asked.min() <= asked.max() < len(x):
+        raise ValueError(f"asked must be distinct rows of the {len(x)} public points")
+    see = directions(x, recipe.dimensions)
+    points = see(x)
+    rows, held, rounds = asked, labels, 0
+    if recipe.cluster_labels:
+        rows, held = np.arange(len(x)), labels[_nearest(points, points[asked])]
+    while rounds < recipe.rounds:
+        rounds += 1
+        present, places = np.unique(held, return_inverse=True)
+        found = present[_nearest(points, _centres(points[rows], places))]
+        settled = len(rows) == len(x) and np.array_equal(found, held)
+        rows, held = np.arange(len(x)), found
+        if settled:
+            break
+    head = Ridge.fit(points[rows], one_hot(held, classes), recipe.decay)
+    student = CentresStudent(head, see, x.shape[1:])
+    student.metrics = {
+        "agreement": student.agreement(x[asked], labels),
+        "classes": float(len(np.unique(held))),
+        "rounds": float(rounds),
+    }
+    if validation is not None:
+        student.metrics["validation_agreement"] = student.agreement(*validation)
+    return student
+
+
+def _nearest(points: FloatArray, others: FloatArray) -> LabelArray:
+    """For each point the place of the other with the highest cosine; all are unit vectors."""
+    return np.asarray(np.argmax(points @ others.T, axis=1), dtype=np.int64)
+
+
+def _centres(points: FloatArray, places: LabelArray) -> FloatArray:
+    """The direction of each class, (classes, d), where every class has a point."""
+    sums = np.zeros((int(places.max()) + 1, points.shape[1]), dtype=np.float32)
+    np.add.at(sums, places, points)
+    return unit(sums)

@@ -1,0 +1,185 @@
+"""How agents' models come to their votes: always, with abstention, or adapted to the server's data.
+
+Each kind of agents is a frozen dataclass that says all about their training but data and seed. The
+votes of all agents on all public points are kept in the store: they serve any number of arms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from mpc_vote.data.dataset import Dataset, FloatArray, LabelArray
+from mpc_vote.data.partition import Partition
+from mpc_vote.learning.abstention import train_abstaining
+from mpc_vote.learning.abstention import votes as abstaining_votes
+from mpc_vote.learning.adaptation import (
+    AdversarialNetwork,
+    ConditionalNetwork,
+    Statistics,
+    adversarial,
+    fresh_adversarial,
+    neighbours,
+    smooth,
+)
+from mpc_vote.learning.features import FeatureMap
+from mpc_vote.learning.networks import Architecture
+from mpc_vote.learning.stacked import Recipe, classify, predict_scores, train_agents
+from mpc_vote.learning.stacked_networks import Labelled, fresh
+from mpc_vote.learning.warp import warp
+from mpc_vote.simulation.experiment import Bench
+from mpc_vote.simulation.store import fingerprint, plain
+from mpc_vote.simulation.views import View
+
+STROKES = View("strokes")
+VOTING = Recipe(steps=200, batch=32, rate=5e-3, decay=0.1)
+ADAPTING = Recipe(steps=300, batch=32, rate=4e-3, decay=0.02, public_batch=32)
+
+_SMOOTHING = 0.05
+_COPIES = 5  # keeps the draws of warped copies apart from an agent's others
+
+
+class Agents(Protocol):
+    """Agents of one kind."""
+
+    @property
+    def sees_public(self) -> bool:
+        """Whether they train with all public points, and not only vote on some."""
+
+    def votes(self, bench: Bench, partition: Partition, seed: int) -> LabelArray:
+        """What each says of each public point, (agents, points); -1 is nothing."""
+
+
+def cast(bench: Bench, partition: Partition, agents: Agents, seed: int) -> LabelArray:
+    """The votes of all agents on all public points, taken from the store where they are there."""
+    config = {
+        "parts": [fingerprint(part) for part in partition.private],
+        "public": fingerprint(partition.public),
+        "agents": plain(agents),
+        "seed": seed,
+    }
+    made = bench.store.arrays(
+        "votes", config, lambda: {"votes": agents.votes(bench, partition, seed).astype(np.int16)}
+    )
+    return made["votes"].astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Always:
+    """Agents that vote on whatever they are asked: the paper's way."""
+
+    view: View = STROKES
+    recipe: Recipe = VOTING
+
+    sees_public = False
+
+    def votes(self, bench: Bench, partition: Partition, seed: int) -> LabelArray:
+        see = self.view.of(partition.public.x)
+        queries, data = see(partition.public.x), _seen(bench, partition.private, see)
+        architecture = Architecture.for_shape(tuple(queries.shape[1:]), partition.public.classes)
+        chunks = train_agents(
+            lambda agents: fresh(architecture, seed, agents, data),
+            data,
+            classify(_SMOOTHING),
+            self.recipe,
+            seed,
+            workers=bench.workers,
+            on_chunk=lambda done, total, _: bench.tell("agents learn", done, total),
+        )
+        return _likeliest(predict_scores(chunks, queries))
+
+
+@dataclass(frozen=True)
+class Abstaining:
+    """Agents that cast an empty ballot where a query is unlike their data."""
+
+    view: View = STROKES
+
+    sees_public = True
+
+    def votes(self, bench: Bench, partition: Partition, seed: int) -> LabelArray:
+        see = self.view.of(partition.public.x)
+        queries, data = see(partition.public.x), _seen(bench, partition.private, see)
+        chunks = train_abstaining(
+            data,
+            partition.public.classes,
+            queries,
+            seed,
+            workers=bench.workers,
+            on_chunk=lambda done, total, _: bench.tell("agents learn", done, total),
+        )
+        return abstaining_votes(predict_scores(chunks, queries))
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """Agents whose models are adapted to the server's unlabelled points.
+
+    Points of each domain are standardised by themselves. Then, each on its own: gradient reversal
+    of some `strength` (by class where it is `conditional`), and scores that are made `even` among
+    public points close to each other. An agent with fewer than `least` images adds warped copies.
+    """
+
+    view: View = STROKES
+    strength: float = 0.3
+    conditional: bool = True
+    even: bool = True
+    least: int = 600
+    width: int = 64
+    recipe: Recipe = ADAPTING
+
+    sees_public = True
+
+    def votes(self, bench: Bench, partition: Partition, seed: int) -> LabelArray:
+        see = self.view.of(partition.public.x)
+        features = see(partition.public.x)
+        queries = Statistics.of(features).apply(features)
+        parts = [self._enough(part, seed, agent) for agent, part in enumerate(partition.private)]
+        data = [(Statistics.of(x).apply(x), y) for x, y in _seen(bench, parts, see)]
+        shape, classes = tuple(queries.shape[1:]), partition.public.classes
+        architecture = Architecture("mlp", shape, classes, self.width)
+        kind = ConditionalNetwork if self.conditional else AdversarialNetwork
+        chunks = train_agents(
+            lambda agents: fresh_adversarial(kind, architecture, seed, agents),
+            data,
+            adversarial(_SMOOTHING, self.strength),
+            self.recipe,
+            seed,
+            public=queries,
+            workers=bench.workers,
+            on_chunk=lambda done, total, _: bench.tell("agents learn", done, total),
+        )
+        scores = predict_scores(chunks, queries)
+        if self.even:
+            scores = smooth(scores, neighbours(features))
+        return _likeliest(scores)
+
+    def _enough(self, part: Dataset, seed: int, agent: int) -> Dataset:
+        copies = math.ceil(self.least / len(part)) - 1
+        if copies < 1:
+            return part
+        draws = np.random.default_rng([seed, agent, _COPIES])
+        images = torch.from_numpy(part.x)
+        warped = [
+            warp(images, torch.from_numpy(draws.random((len(part), 6), dtype=np.float32)))
+            for _ in range(copies)
+        ]
+        x: FloatArray = torch.cat([images, *warped]).numpy()
+        return Dataset(part.name, x, np.tile(part.y, copies + 1), part.classes)
+
+
+def _seen(bench: Bench, parts: Sequence[Dataset], see: FeatureMap) -> list[Labelled]:
+    data: list[Labelled] = []
+    for part in parts:
+        bench.tell("features", len(data), len(parts))
+        data.append((see(part.x), part.y))
+    return data
+
+
+def _likeliest(scores: FloatArray) -> LabelArray:
+    return np.asarray(np.argmax(scores, axis=2), dtype=np.int64)

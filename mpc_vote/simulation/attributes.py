@@ -1,0 +1,60 @@
+"""AE-DPFL where a point has many attributes: agents' linear models name at most tau of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mpc_vote import ballots
+from mpc_vote.ballots import BallotKind, IntArray
+from mpc_vote.data.partition import Partition
+from mpc_vote.learning.asking import asking
+from mpc_vote.learning.ridge import Ridge
+from mpc_vote.simulation.experiment import Bench, Outcome
+from mpc_vote.simulation.views import View
+from mpc_vote.simulation.vote import simulated_spec, upload_bytes, vote
+
+
+@dataclass(frozen=True)
+class AttributesConfig:
+    """How many points are asked about, with how much noise; an agent names at most `tau`
+    attributes of each. Models are linear on what the view gives, with these decays."""
+
+    queries: int
+    sigma: float
+    tau: int
+    view: View
+    agent_decay: float
+    student_decay: float
+    asking: str = "clusters"
+
+
+def ae_attributes(
+    bench: Bench, partition: Partition, config: AttributesConfig, seed: int
+) -> Outcome:
+    """Accuracy is the mean over attributes, as in the paper."""
+    seen = config.view.partition(partition)
+    public, test = seen.public, seen.test
+    asked = asking(config.asking)(public.x, config.queries, seed)
+    roster = {f"agent-{number}": 0 for number in range(len(seen.private))}
+    spec = simulated_spec(
+        BallotKind.MULTI_LABEL, len(asked), public.classes, roster, config.sigma, tau=config.tau
+    )
+    given: dict[str, IntArray] = {}
+    for agent, part in zip(roster, seen.private, strict=True):
+        bench.tell("agents learn", len(given), len(roster))
+        scores = Ridge.fit(part.x, part.y, config.agent_decay).scores(public.x[asked])
+        given[agent] = ballots.multi_label(scores, config.tau, spec.message.fraction_bits)
+    labels = vote(spec, given, seed)
+    student = Ridge.fit(public.x[asked], labels, config.student_decay)
+    figures = {
+        "asked": float(len(asked)),
+        "labels": float(np.mean(labels == public.y[asked])),
+        "tau": float(config.tau),
+        "sigma": config.sigma,
+        "sent": float(upload_bytes(spec)),
+        "received": float(partition.public.x.nbytes),
+    }
+    accuracy = float(np.mean(student.attributes(test.x) == test.y))
+    return Outcome(accuracy, (spec.mechanism,), figures)

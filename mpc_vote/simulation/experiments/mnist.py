@@ -1,0 +1,65 @@
+"""MNIST as several experiments use it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mpc_vote.data import sources
+from mpc_vote.data.deal import Deal, deal_by_class, deal_iid, deal_repeatedly
+from mpc_vote.data.partition import Partition, hand_out, split_public
+from mpc_vote.learning.fedavg import IMAGES, PRIVATE_FEATURES, PRIVATE_IMAGES
+from mpc_vote.simulation.experiment import Data, data_folder
+from mpc_vote.simulation.gradients import AveragingConfig, Linear, Neural
+from mpc_vote.simulation.views import View
+
+POINTS = 60_000
+
+IMAGE = View()
+FEW_STROKES = View("strokes", 60)
+
+FED_AVG = AveragingConfig(IMAGE, Neural(16), IMAGES)
+
+
+def dp_fed_avg_of_images(epsilon: float) -> AveragingConfig:
+    """DP-FedAvg of a convolutional network, as in the paper."""
+    return AveragingConfig(IMAGE, Neural(4), PRIVATE_IMAGES, epsilon)
+
+
+def dp_fed_avg_of_features(epsilon: float) -> AveragingConfig:
+    """DP-FedAvg of a linear model on the features that our agents see."""
+    return AveragingConfig(FEW_STROKES, Linear(), PRIVATE_FEATURES, epsilon)
+
+
+@dataclass(frozen=True)
+class Division:
+    """So many agents, each with `size` images of `digits` digits (None: any), and so many public
+    test images; the other test images test the global model."""
+
+    agents: int = 100
+    size: int = 600
+    digits: int | None = 6
+    public: int = 3000
+
+
+def load(root: Path | None) -> Data:
+    train, test = sources.mnist(data_folder(root))
+    return {"train": train, "test": test}
+
+
+def split(data: Data, division: Division, seed: int) -> Partition:
+    """Where the images do not suffice for all agents they are dealt several times, as the paper
+    does for more than 100."""
+    train = data["train"]
+
+    def deal(agents: int, own_seed: int) -> Deal:
+        if division.digits is None:
+            return deal_iid(len(train), agents, division.size, own_seed)
+        return deal_by_class(train.y, agents, division.size, division.digits, own_seed)
+
+    at_once = len(train) // division.size
+    if division.agents <= at_once:
+        dealt = deal(division.agents, seed)
+    else:
+        dealt = deal_repeatedly(deal, division.agents, at_once, seed)
+    return Partition(hand_out(train, dealt), *split_public(data["test"], division.public, seed))

@@ -26,6 +26,7 @@ from mpc_vote.simulation.experiments import EXPERIMENTS, find
 from mpc_vote.simulation.store import Store
 
 DATA_VARIABLE = "MPC_VOTE_DATA"
+_PAGE_WIDTH = 140
 
 
 class ExperimentSettings(Settings):
@@ -96,7 +97,7 @@ def _run(settings: ExperimentSettings, name: str, given: str) -> None:
     with _progress(out) as (tell, done):
         bench = Bench(data, store, settings.workers, tell)
         results = experiments.run(experiment, range(settings.seeds), bench, done)
-    out.print(report.table(experiment, results))
+    out.print(report.table(experiment, results), width=None if out.is_terminal else _PAGE_WIDTH)
     for note in experiment.notes:
         out.print(f"- {note}", soft_wrap=True)
     figures = report.document(experiment, results, range(settings.seeds), given)

@@ -1,9 +1,10 @@
 """A student for feature vectors of a strong backbone, where points of a class lie close together.
 
 A few noisy labels say little by themselves, but the public points say how they hang together. So
-each public point first takes the label of the nearest point that was asked about, then classes
-settle around their centres, which outvotes single wrong labels, and a linear head learns the
-result. Like any student it sees released labels and public points only, and costs no privacy.
+each public point goes to the class with the nearest centre, at first the centre of the points that
+were asked about, again and again until classes settle. This outvotes single wrong labels. A linear
+head learns the result. Like any student it sees released labels and public points only, and costs
+no privacy.
 """
 
 from __future__ import annotations
@@ -21,16 +22,14 @@ from mpc_vote.learning.ridge import Doubles, Ridge, one_hot
 
 @dataclass(frozen=True)
 class CentresRecipe:
-    """How labels spread; without `cluster_labels` and with 0 `rounds`, only asked points teach.
+    """How labels spread; with 0 `rounds`, only asked points teach.
 
     `dimensions`: how many principal directions of the public points are seen, or all features.
-    `cluster_labels`: each public point starts with the label of the nearest asked point.
     `rounds`: how often all public points are given to the class with the nearest centre, at most.
     `decay`: of the head, which is least squares on unit vectors.
     """
 
     dimensions: int | None = 30
-    cluster_labels: bool = True
     rounds: int = 5
     decay: float = 0.1
 
@@ -83,9 +82,7 @@ def directions(public: FloatArray, dimensions: int | None = 30) -> FeatureMap:
     """Unit vectors in the principal directions of public points as unit vectors, or in all.
 
     The few directions in which public points differ most tell classes apart; the many others add
-    noise to distances. It is for the server: choose points to ask about by this map too. Agents
-    whose neighbours are counted need `unit`, as these features have other last bits in other
-    batches.
+    noise to distances.
     """
     if dimensions is None:
         return unit
@@ -117,8 +114,6 @@ def train_centres(
     see = directions(x, recipe.dimensions)
     points = see(x)
     rows, held, rounds = asked, labels, 0
-    if recipe.cluster_labels:
-        rows, held = np.arange(len(x)), labels[_nearest(points, points[asked])]
     while rounds < recipe.rounds:
         rounds += 1
         present, places = np.unique(held, return_inverse=True)

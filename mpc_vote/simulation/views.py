@@ -7,24 +7,28 @@ from dataclasses import dataclass, replace
 
 from mpc_vote.data.dataset import Dataset, FloatArray
 from mpc_vote.data.partition import Partition
-from mpc_vote.learning.features import FeatureMap, feature_map
+from mpc_vote.learning.features import FeatureMap, feature_map, unit
 from mpc_vote.learning.projection import project
 
 
 @dataclass(frozen=True)
 class View:
     """`features` names a feature map, None leaves points as they are; `dimensions` of what it gives
-    are kept: the main directions of the public points, which cost no privacy."""
+    are kept: the main directions of the public points, which cost no privacy. Then points may be
+    brought to `unit_length`."""
 
     features: str | None = None
     dimensions: int | None = None
+    unit_length: bool = False
 
     def of(self, public: FloatArray) -> FeatureMap:
         """The map itself, made with nothing but public points."""
         see: FeatureMap = (lambda x: x) if self.features is None else feature_map(self.features)
         if self.dimensions is None:
-            return see
+            return (lambda x: unit(see(x))) if self.unit_length else see
         keep = project(see(public), self.dimensions)
+        if self.unit_length:
+            return lambda x: unit(keep(see(x)))
         return lambda x: keep(see(x))
 
     def partition(self, partition: Partition) -> Partition:

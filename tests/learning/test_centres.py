@@ -66,41 +66,24 @@ def test_spreading_labels_outvotes_wrong_ones(
         labels = _spoilt(y[asked], 0.2, 10, seed)
         spread, by_asked = (
             train_centres(x, asked, labels, 10, recipe).agreement(new, truth)
-            for recipe in (CentresRecipe(), CentresRecipe(cluster_labels=False, rounds=0))
+            for recipe in (CentresRecipe(), CentresRecipe(rounds=0))
         )
         gained.append(spread - by_asked)
     assert np.mean(gained) > 0.03
 
 
-def test_each_part_can_be_switched_off() -> None:
-    x, y = _clumps(40, 0)
-    asked = np.arange(0, 200, 8)
-    labels = _spoilt(y[asked], 0.3, 5, 0)
-    new, _ = _clumps(100, 1)
-    scores = []
-    for cluster_labels in (True, False):
-        for rounds in (0, 1):
-            recipe = CentresRecipe(cluster_labels=cluster_labels, rounds=rounds)
-            student = train_centres(x, asked, labels, 5, recipe)
-            assert student.metrics["rounds"] == rounds
-            scores.append(student.scores(new))
-    for place, one in enumerate(scores):
-        assert all(not np.allclose(one, other) for other in scores[:place])
-
-
 def test_without_spreading_other_public_points_do_not_matter() -> None:
     x, y = _clumps(40, 0)
-    recipe = CentresRecipe(dimensions=None, cluster_labels=False, rounds=0)
+    recipe = CentresRecipe(dimensions=None, rounds=0)
     asked = np.arange(0, 200, 10)
     alone = train_centres(x[asked], np.arange(20), y[asked], 5, recipe)
     assert np.allclose(train_centres(x, asked, y[asked], 5, recipe).scores(x), alone.scores(x))
 
 
-@pytest.mark.parametrize("cluster_labels", [True, False])
 @pytest.mark.parametrize("rounds", [0, 5])
-def test_classes_without_a_label_are_never_predicted(cluster_labels: bool, rounds: int) -> None:
+def test_classes_without_a_label_are_never_predicted(rounds: int) -> None:
     x, y = _clumps(20, 0)
-    recipe = CentresRecipe(cluster_labels=cluster_labels, rounds=rounds)
+    recipe = CentresRecipe(rounds=rounds)
     for held in ([3], [1, 4]):
         asked = np.flatnonzero(np.isin(y, held))[::5]
         student = train_centres(x, asked, y[asked], 9, recipe)

@@ -11,9 +11,8 @@ from mpc_vote.ballots import BallotKind
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.privacy import Level, epsilons
 from mpc_vote.simulation.experiment import Experiment
-from mpc_vote.simulation.experiments import EXPERIMENTS, find
+from mpc_vote.simulation.experiments import EXPERIMENTS, find, mnist
 from mpc_vote.simulation.experiments import digits as digits_to_usps
-from mpc_vote.simulation.experiments import mnist
 from mpc_vote.simulation.experiments.ablations import PAPERS, PAPERS_EPSILON
 from mpc_vote.simulation.experiments.mnist_noniid import LOOSE, LOOSE_EPSILON
 from mpc_vote.simulation.vote import simulated_spec

@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mpc_vote.simulation.experiment import Experiment
-from mpc_vote.simulation.experiments import ablations, communication, digits, mnist_noniid
+from mpc_vote.simulation.experiments import (
+    ablations,
+    celeba,
+    communication,
+    digits,
+    mnist_noniid,
+    office_caltech,
+)
 
 EXPERIMENTS: dict[str, Callable[[], Experiment]] = {
     "mnist-noniid": mnist_noniid.experiment,
     "digits": digits.experiment,
+    "celeba": celeba.experiment,
+    "office-caltech": office_caltech.experiment,
     "ablation-data": ablations.data,
     "ablation-agents": ablations.agents,
     "ablation-parts": ablations.parts,

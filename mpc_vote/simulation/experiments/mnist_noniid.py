@@ -18,7 +18,7 @@ from mpc_vote.simulation.gradients import AveragingConfig, Linear, averaging
 from mpc_vote.simulation.voting import AeConfig, Labelling, PateConfig, ae_dpfl, pate
 
 # Epsilon 2, 1 and 0.5 at delta 1e-3, exactly accounted; and the paper's 4.3 by the simple
-# conversion. The stronger the noise, the more the student makes of many labels that are often wrong.
+# conversion. Under much noise the student makes more of many labels, though most are wrong.
 STRICT = Labelling(queries=100, sigma=14.5)
 STRICTER = Labelling(queries=100, sigma=25.8)
 STRICTEST = Labelling(queries=200, sigma=65.3)

@@ -1,0 +1,162 @@
+"""Office-Caltech, each of the four domains as the server in turn: the paper's Table 2.
+
+Every domain is one agent; the server's is split into public and test pictures. Pictures are seen
+through fixed backbones: ResNet-50, MobileNetV2 where the paper has AlexNet, and the SURF histograms
+that came with the pictures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mpc_vote.data import sources
+from mpc_vote.data.partition import Partition, split_public
+from mpc_vote.data.sources import OFFICE_DOMAINS
+from mpc_vote.learning.centres import CentresRecipe
+from mpc_vote.learning.dp_sgd import PRIVATE_RECORDS
+from mpc_vote.learning.fedavg import FEATURES_OF_FEW
+from mpc_vote.learning.stacked import Recipe
+from mpc_vote.privacy.mechanisms import Level
+from mpc_vote.simulation.agents import Always
+from mpc_vote.simulation.experiment import Arm, Data, Experiment, Paper, data_folder
+from mpc_vote.simulation.gradients import (
+    AveragingConfig,
+    DescentConfig,
+    Linear,
+    averaging,
+    descent,
+)
+from mpc_vote.simulation.views import View
+from mpc_vote.simulation.voting import (
+    KnnConfig,
+    Labelling,
+    PateConfig,
+    PrivateKnnConfig,
+    knn_dpfl,
+    pate,
+    private_knn,
+)
+
+BACKBONES = {"resnet50": "ResNet-50", "mbv2": "MobileNetV2", "surf": "SURF"}
+PUBLIC_SHARE, DELTA = 0.7, 1e-4
+
+RAW, UNIT, FEW = View("raw"), View("unit"), View("unit", 30)
+# Instance-level epsilon 1 at delta 1e-4, exactly accounted.
+STRICT = Labelling(queries=30, sigma=24.75, view=View("unit", 30, unit_length=True))
+
+_PAPERS = {
+    ("resnet50", "webcam"): Paper(86.3, 0.4, 2.8),
+    ("resnet50", "dslr"): Paper(91.9, 0.2, 2.0),
+}
+_FED_AVG = {"webcam": Paper(96.5, 0.1), "dslr": Paper(97.8, 0.1)}
+_FED_SGD = {"webcam": Paper(25.8, 0.6, 4.0), "dslr": Paper(42.7, 0.5, 3.9)}
+
+
+@dataclass(frozen=True)
+class Server:
+    """The domain that the server holds, and the backbone that all see through."""
+
+    domain: str
+    backbone: str = "resnet50"
+
+
+def load(root: Path | None) -> Data:
+    folder = data_folder(root)
+    return {
+        f"{backbone}/{domain}": dataset
+        for backbone in BACKBONES
+        for domain, dataset in sources.office_caltech(folder, backbone).items()
+    }
+
+
+def split(data: Data, server: Server, seed: int) -> Partition:
+    domains = {domain: data[f"{server.backbone}/{domain}"] for domain in OFFICE_DOMAINS}
+    own = domains.pop(server.domain)
+    return Partition(
+        tuple(domains.values()), *split_public(own, round(PUBLIC_SHARE * len(own)), seed)
+    )
+
+
+def experiment() -> Experiment:
+    """Office-Caltech, 3 agents, each domain as the server in turn, strong and weak backbones"""
+    return Experiment(
+        name="office-caltech",
+        title="Office-Caltech, 3 agents with a domain each, the fourth is the server's",
+        load=load,
+        split=split,
+        arms=tuple(_arms()),
+        level=Level.INSTANCE,
+        delta=DELTA,
+        notes=(
+            "The paper states no delta for this table; 1e-4 is that of its other one.",
+            "The paper's weak backbone is AlexNet, whose weights were not at hand.",
+            "kNN-DPFL makes an agent's k a share of its number of pictures, and DP-FedSGD divides "
+            "by the number of all: both take these numbers as public.",
+            "Settings were found on other splits of the same pictures; the test sets are small: 47 "
+            "pictures of dslr, 89 of webcam.",
+        ),
+    )
+
+
+def _arms() -> Iterator[Arm]:
+    knn = KnnConfig(STRICT, 0.1, UNIT, CentresRecipe())
+    for backbone, called in BACKBONES.items():
+        for domain in OFFICE_DOMAINS:
+            yield Arm(
+                f"{domain}, {called}: kNN-DPFL",
+                knn_dpfl,
+                knn,
+                _PAPERS.get((backbone, domain)),
+                Server(domain, backbone),
+            )
+    asked_only = CentresRecipe(rounds=0)
+    papers_way = KnnConfig(
+        # The same epsilon for all 206 public pictures of webcam.
+        Labelling(queries=206, sigma=64.9, asking="random", view=RAW),
+        0.05,
+        RAW,
+        asked_only,
+    )
+    few_asked = replace(papers_way, labelling=replace(STRICT, asking="random", view=RAW))
+    unit = replace(few_asked, k_share=0.1, view=UNIT)
+    clusters = replace(unit, labelling=STRICT)
+    parts = (
+        ("the paper's way: all are asked, neighbours in features as they are", papers_way),
+        ("+ only 30 are asked, with less noise", few_asked),
+        ("+ neighbours by direction, k 10 % instead of 5", unit),
+        ("+ representatives are asked", clusters),
+    )
+    for name, part in parts:
+        yield Arm(f"webcam, ResNet-50: {name}", knn_dpfl, part, None, Server("webcam"))
+    gradient = DescentConfig(FEW, Linear(), PRIVATE_RECORDS, 1.0, DELTA)
+    for domain in OFFICE_DOMAINS:
+        yield Arm(
+            f"{domain}, ResNet-50: DP-FedSGD, linear",
+            descent,
+            gradient,
+            _FED_SGD.get(domain),
+            Server(domain),
+        )
+    free = AveragingConfig(FEW, Linear(), FEATURES_OF_FEW)
+    for domain in OFFICE_DOMAINS:
+        yield Arm(
+            f"{domain}, ResNet-50: FedAvg, linear",
+            averaging,
+            free,
+            _FED_AVG.get(domain),
+            Server(domain),
+        )
+    teachers = Always(FEW, Recipe(steps=100, batch=16, rate=5e-3, decay=0.1))
+    references = (
+        ("PATE, records pooled", pate, PateConfig(STRICT, 150, teachers, CentresRecipe())),
+        (
+            "Private-kNN, records pooled",
+            private_knn,
+            PrivateKnnConfig(STRICT, 150, 1.0, UNIT, CentresRecipe()),
+        ),
+    )
+    for name, method, config in references:
+        for domain in ("dslr", "webcam"):
+            yield Arm(f"{domain}, ResNet-50: {name}", method, config, None, Server(domain))

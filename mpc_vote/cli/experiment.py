@@ -97,7 +97,8 @@ def _run(settings: ExperimentSettings, name: str, given: str) -> None:
     with _progress(out) as (tell, done):
         bench = Bench(data, store, settings.workers, tell)
         results = experiments.run(experiment, range(settings.seeds), bench, done)
-    out.print(report.table(experiment, results), width=None if out.is_terminal else _PAGE_WIDTH)
+    page_width = None if out.is_terminal else _PAGE_WIDTH
+    Console(file=out.file, width=page_width).print(report.table(experiment, results))
     for note in experiment.notes:
         out.print(f"- {note}", soft_wrap=True)
     figures = report.document(experiment, results, range(settings.seeds), given)

@@ -7,6 +7,7 @@ experiment goes on where it stopped, and another engine could run the arms anywh
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ from mpc_vote.privacy.mechanisms import Level, Mechanism, mechanism_from_json
 from mpc_vote.simulation.store import Store, fingerprint, plain
 
 Data: TypeAlias = Mapping[str, Dataset]
+Figures: TypeAlias = dict[str, Any]
 Tell: TypeAlias = Callable[[str, int, int], None]
 """Called with (what is done, parts done, parts in all) while an arm runs."""
 
@@ -116,6 +118,10 @@ class Experiment:
     # The figures that the terminal shows beside the accuracies; the page has all.
     shown: tuple[str, ...] = ("labels", "asked")
 
+    def setting_of(self, arm: Arm) -> Any:
+        """How an arm's data is divided."""
+        return self.setting if arm.setting is None else arm.setting
+
 
 @dataclass(frozen=True)
 class ArmResult:
@@ -171,40 +177,42 @@ Done: TypeAlias = Callable[[Arm, int, Outcome], None]
 
 def run(experiment: Experiment, seeds: Sequence[int], bench: Bench, done: Done) -> list[ArmResult]:
     """Runs all arms with all seeds, or takes what is stored of them."""
-    data_digests = {name: fingerprint(dataset) for name, dataset in bench.data.items()}
-    results = []
-    for arm in experiment.arms:
-        setting = experiment.setting if arm.setting is None else arm.setting
-        outcomes: list[Outcome] = []
-        for seed in seeds:
-            config = {
-                "config": plain(arm.config),
-                "setting": plain(setting),
-                "seed": seed,
-                "data": data_digests,
-            }
-
-            def make(arm: Arm = arm, setting: Any = setting, seed: int = seed) -> dict[str, Any]:
+    outcomes: list[list[Outcome]] = [[] for _ in experiment.arms]
+    for seed in seeds:
+        divided: tuple[Any, Partition, str] | None = None
+        for number, (arm, found) in enumerate(zip(experiment.arms, outcomes, strict=True)):
+            bench.tell(f"{arm.name}, seed {seed}", number, len(experiment.arms))
+            setting = experiment.setting_of(arm)
+            if divided is None or divided[0] != setting:
                 partition = experiment.split(bench.data, setting, seed)
+                divided = setting, partition, _digest(partition)
+            _, partition, digest = divided
+
+            def make(arm: Arm = arm, partition: Partition = partition, seed: int = seed) -> Figures:
                 return arm.method(bench, partition, arm.config, seed).to_json()
 
-            bench.tell(f"{arm.name}, seed {seed}", len(outcomes), len(seeds))
+            config = {"config": plain(arm.config), "seed": seed, "data": digest}
             name = f"outcomes/{arm.method.__name__}"
-            outcomes.append(Outcome.from_json(bench.store.figures(name, config, make)))
-            done(arm, seed, outcomes[-1])
-        results.append(_result(experiment, arm, setting, outcomes))
-    return results
+            found.append(Outcome.from_json(bench.store.figures(name, config, make)))
+            done(arm, seed, found[-1])
+    return [
+        _result(experiment, arm, found)
+        for arm, found in zip(experiment.arms, outcomes, strict=True)
+    ]
 
 
-def _result(
-    experiment: Experiment, arm: Arm, setting: Any, outcomes: Sequence[Outcome]
-) -> ArmResult:
+def _digest(partition: Partition) -> str:
+    parts = (*partition.private, partition.public, partition.test)
+    return hashlib.sha256("".join(map(fingerprint, parts)).encode()).hexdigest()
+
+
+def _result(experiment: Experiment, arm: Arm, outcomes: Sequence[Outcome]) -> ArmResult:
     """The cost must not depend on the seed: it would say something about the data."""
     costs = {outcome.mechanisms for outcome in outcomes}
     if len(costs) != 1:
         raise ValueError(f"{arm.name} costs differently with different seeds: {costs}")
     (mechanisms,) = costs
     if not mechanisms:
-        return ArmResult(arm, setting, tuple(outcomes), None, None)
+        return ArmResult(arm, experiment.setting_of(arm), tuple(outcomes), None, None)
     agent, instance = (epsilons(mechanisms, level, experiment.delta) for level in Level)
-    return ArmResult(arm, setting, tuple(outcomes), agent, instance)
+    return ArmResult(arm, experiment.setting_of(arm), tuple(outcomes), agent, instance)

@@ -30,13 +30,13 @@ log = logging.getLogger(__name__)
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 Config: TypeAlias = Mapping[str, Any]
 
-# What results follow from, beside their configuration.
+# What results follow from, beside their configuration and their data, which are in their names.
 _CODE = (
-    "data",
+    "data/deal.py",
+    "data/partition.py",
     "learning",
     "simulation/agents.py",
     "simulation/attributes.py",
-    "simulation/experiments",
     "simulation/gradients.py",
     "simulation/vote.py",
     "simulation/views.py",

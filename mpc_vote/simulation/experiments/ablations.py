@@ -65,8 +65,8 @@ def _sweep(name: str, axis: str, fixed: str, divisions: list[tuple[int, Division
         split=split,
         arms=tuple(
             Arm(f"{value} {axis}: {label}", method, config, setting=division, point=(label, value))
-            for label, method, config in methods
             for value, division in divisions
+            for label, method, config in methods
         ),
         level=Level.AGENT,
         delta=1e-3,

@@ -23,11 +23,12 @@ import numpy as np
 from agent_node.policy import Policy
 from agent_node.voter import Ballot, Queries, Voter
 from mpc_vote import rpc, wire
+from mpc_vote.counting import share_ballot
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.noise import SkellamSampler
 from mpc_vote.privacy.mechanisms import Mechanism
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, agent_pb2_grpc, party_pb2, party_pb2_grpc
-from mpc_vote.sharing import Share, split
+from mpc_vote.sharing import Share
 from mpc_vote.spec import MAX_QUERY_BYTES, Spec
 
 log = logging.getLogger(__name__)
@@ -229,9 +230,7 @@ class Agent:
     def _share(self, spec: Spec, ballot: Ballot) -> list[Share]:
         """In a thread: noise and shares. The spend is on disk before shares exist."""
         self._policy.charge(spec)
-        noisy = ballot + self._noise(spec)
-        explicit = spec.explicit_rank(self._name)
-        return split(noisy, len(spec.parties), explicit, spec.message.ring_bits)
+        return share_ballot(spec, self._name, ballot, self._noise(spec))
 
     def _noise(self, spec: Spec) -> Ballot:
         """This agent's part of the noise, fresh for every round."""

@@ -3,6 +3,8 @@ unspent."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import math
 import secrets
 import time
@@ -28,6 +30,7 @@ from mpc_vote.spec import (
     MAX_CLASSES,
     MAX_QUERIES,
     MAX_QUERY_BYTES,
+    VERIFIED_BALLOTS,
     Spec,
     default_fraction_bits,
 )
@@ -35,6 +38,7 @@ from mpc_vote.spec import (
 LEAST_ANSWER_SECONDS = 1
 MOST_ANSWER_SECONDS = 3_000
 _MAX_REQUEST_ID = 128
+_UPLOAD_SECONDS = 300.0
 
 Queries = npt.NDArray[Any]
 BallotCode: TypeAlias = common_pb2.BallotKind.ValueType
@@ -56,42 +60,75 @@ class Defaults:
     answer_seconds: int
 
 
+@contextlib.asynccontextmanager
+async def in_time() -> AsyncIterator[None]:
+    """Ends an upload that takes too long."""
+    try:
+        async with asyncio.timeout(_UPLOAD_SECONDS):
+            yield
+    except TimeoutError as error:
+        what = "The upload"
+        raise VoteError(ErrorKind.DEADLINE, what=what, seconds=_UPLOAD_SECONDS) from error
+
+
+def check_rows(rows: Queries, dtype: np.dtype[Any], shape: Sequence[int], field: str) -> None:
+    """Refuses rows of another dtype or shape."""
+    if rows.shape[1:] != tuple(shape):
+        raise VoteError(ErrorKind.QUERIES_SHAPE, field=field, got=rows.shape[1:], want=tuple(shape))
+    if rows.dtype != dtype:
+        raise VoteError(ErrorKind.QUERIES_DTYPE, field=field, got=rows.dtype, want=dtype)
+
+
+class Intake:
+    """The rows of one batch, alike and with sizes bounded as they arrive."""
+
+    def __init__(self, field: str) -> None:
+        self.rows = 0
+        self._field = field
+        self._size = 0
+        self._parts: list[Queries] = []
+
+    def add(self, tensor: common_pb2.Tensor) -> Queries:
+        """Takes in the next rows, and gives them back."""
+        part = wire.from_tensor(tensor, self._field)
+        if self._parts:
+            first = self._parts[0]
+            check_rows(part, first.dtype, first.shape[1:], self._field)
+        self.rows += len(part)
+        self._size += part.nbytes
+        if self.rows > MAX_QUERIES:
+            raise VoteError(
+                ErrorKind.QUERIES_TOO_MANY, field=self._field, got=self.rows, limit=MAX_QUERIES
+            )
+        if self._size > MAX_QUERY_BYTES:
+            raise VoteError(ErrorKind.QUERIES_TOO_LARGE, field=self._field, limit=MAX_QUERY_BYTES)
+        if len(part):
+            self._parts.append(part)
+        return part
+
+    def batch(self) -> Queries:
+        """All rows."""
+        if self._size == 0:
+            raise VoteError(ErrorKind.QUERIES_EMPTY, field=self._field)
+        return np.concatenate(self._parts)
+
+
 async def read_request(
     messages: AsyncIterator[label_pb2.RequestLabelsRequest],
 ) -> tuple[label_pb2.LabelPlan, Queries]:
-    """The plan and the whole batch, with sizes bounded as they arrive."""
+    """The plan and the whole batch."""
     plan: label_pb2.LabelPlan | None = None
-    parts: list[Queries] = []
-    size = rows = 0
+    queries = Intake("queries")
     async for message in messages:
         if plan is None:
             if not message.HasField("plan"):
                 raise VoteError(ErrorKind.PLAN_MISSING, field="plan")
             plan = message.plan
-        if not message.HasField("queries"):
-            continue
-        part = wire.from_tensor(message.queries)
-        if parts and (part.dtype != parts[0].dtype or part.shape[1:] != parts[0].shape[1:]):
-            raise VoteError(
-                ErrorKind.QUERIES_SHAPE,
-                field="queries",
-                got=part.shape[1:],
-                want=parts[0].shape[1:],
-            )
-        rows += len(part)
-        size += part.nbytes
-        if rows > MAX_QUERIES:
-            raise VoteError(
-                ErrorKind.QUERIES_TOO_MANY, field="queries", got=rows, limit=MAX_QUERIES
-            )
-        if size > MAX_QUERY_BYTES:
-            raise VoteError(ErrorKind.QUERIES_TOO_LARGE, field="queries", limit=MAX_QUERY_BYTES)
-        parts.append(part)
+        if message.HasField("queries"):
+            queries.add(message.queries)
     if plan is None:
         raise VoteError(ErrorKind.PLAN_MISSING, field="plan")
-    if rows == 0 or size == 0:
-        raise VoteError(ErrorKind.QUERIES_EMPTY, field="queries")
-    return plan, np.concatenate(parts)
+    return plan, queries.batch()
 
 
 def make_spec(
@@ -136,6 +173,7 @@ def make_spec(
         deadline_unix_ms=int(
             1000 * (time.time() + (plan.answer_seconds or defaults.answer_seconds))
         ),
+        verified=plan.verified if plan.HasField("verified") else kind in VERIFIED_BALLOTS,
     )
     draft = Spec(b"", message)
     try:

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from aggregator.admission import Defaults, Queries, make_spec, read_request
+from aggregator.admission import Defaults, Queries, in_time, make_spec, read_request
 from aggregator.archive import COMPLETE, Archive, Labels, RoundRecord
 from aggregator.attendance import Attendance
 from aggregator.rounds import Round, RoundRunner
@@ -23,7 +23,6 @@ from mpc_vote.spec import ENGINE_CODES, MAX_QUERIES
 
 _LABELS_PER_MESSAGE = 65_536
 _RETRY_SECONDS = 2.0
-_UPLOAD_SECONDS = 300.0
 _MAX_READING = 8
 Response = label_pb2.RequestLabelsResponse
 
@@ -101,11 +100,8 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
             raise VoteError(ErrorKind.SERVICE_BUSY, got=_MAX_READING, retry_after=_RETRY_SECONDS)
         self._reading += 1
         try:
-            async with asyncio.timeout(_UPLOAD_SECONDS):
+            async with in_time():
                 return await read_request(messages)
-        except TimeoutError as error:
-            what = "The upload"
-            raise VoteError(ErrorKind.DEADLINE, what=what, seconds=_UPLOAD_SECONDS) from error
         finally:
             self._reading -= 1
 

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from aggregator.admission import Intake, check_rows, in_time
 from aggregator.archive import COMPLETE, Archive, RoundRecord
 from mpc_vote import rpc, wire
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import Role
+from mpc_vote.learning.features import FEATURE_MAPS
 from mpc_vote.privacy import accountant
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import common_pb2, model_pb2, model_pb2_grpc
@@ -27,6 +29,12 @@ from mpc_vote.spec import Spec
 if TYPE_CHECKING:
     from mpc_vote.learning.student import Student
 
+_RETRY_SECONDS = 5.0
+_STEPS = 1000
+_HANG_UP_SECONDS = 0.1
+# Labels times points: propagation holds such a matrix several times over, some 500 MiB in all.
+_MAX_CELLS = 1 << 24
+
 
 class ModelServicer(model_pb2_grpc.ModelServiceServicer):
     """Trains one model at a time; serves any version."""
@@ -34,21 +42,32 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
     def __init__(self, archive: Archive, delta: float) -> None:
         self._archive = archive
         self._delta = delta
-        self._training: asyncio.Task[model_pb2.Model] | None = None
+        self._training = False
         self._loaded: tuple[Path, Student] | None = None
 
     async def health(self) -> Mapping[str, bool]:
         """Models depend on nobody."""
         return {model_pb2.DESCRIPTOR.services_by_name["ModelService"].full_name: True}
 
-    @rpc.allowed(Role.CLIENT)
+    @rpc.allowed(Role.CLIENT, upload=True)
     async def Train(
-        self, request: model_pb2.TrainRequest, context: Any
+        self, request_iterator: Any, context: Any
     ) -> AsyncIterator[model_pb2.TrainResponse]:
         client = rpc.caller().name
-        rounds = self._rounds(client, request.round_ids)
-        if self._training is not None and not self._training.done():
-            raise VoteError(ErrorKind.TRAINING_BUSY, retry_after=5.0)
+        messages = aiter(request_iterator)
+        async with in_time():
+            first = await anext(messages, model_pb2.TrainRequest())
+        rounds = self._rounds(client, first.round_ids)
+        if self._training:
+            raise VoteError(ErrorKind.TRAINING_BUSY, retry_after=_RETRY_SECONDS)
+        self._training = True
+        try:
+            await asyncio.to_thread(_check_features, first.features, rounds[0].spec)
+            async with in_time():
+                unlabelled = await _read_unlabelled(first, messages, rounds)
+        except BaseException:
+            self._training = False
+            raise
         loop = asyncio.get_running_loop()
         steps: asyncio.Queue[model_pb2.TrainProgress] = asyncio.Queue()
 
@@ -58,9 +77,9 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
 
         # A thread can't be cancelled: a client that hangs up leaves the training to its end.
         work = asyncio.create_task(
-            asyncio.to_thread(self._train, client, rounds, request.seed, on_progress)
+            asyncio.to_thread(self._train, client, rounds, first, unlabelled, on_progress)
         )
-        self._training = work
+        work.add_done_callback(self._trained)
         while not work.done():
             waiting = asyncio.create_task(steps.get())
             await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -93,16 +112,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
     ) -> model_pb2.PredictResponse:
         model = self._model(request.version)
         inputs = wire.from_tensor(request.inputs, "inputs")
-        if inputs.shape[1:] != tuple(model.query_shape):
-            raise VoteError(
-                ErrorKind.QUERIES_SHAPE,
-                field="inputs",
-                got=inputs.shape[1:],
-                want=tuple(model.query_shape),
-            )
-        if wire.dtype_code(inputs.dtype) != model.query_dtype:
-            want = wire.dtype_of(model.query_dtype)
-            raise VoteError(ErrorKind.QUERIES_DTYPE, field="inputs", got=inputs.dtype, want=want)
+        check_rows(inputs, wire.dtype_of(model.query_dtype), model.query_shape, "inputs")
         if len(inputs) == 0:
             raise VoteError(ErrorKind.QUERIES_EMPTY, field="inputs")
         wire.check_finite(inputs, "inputs")
@@ -131,23 +141,46 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
             raise VoteError(ErrorKind.MULTI_LABEL_MODEL, field="round_ids")
         return chosen
 
+    def _trained(self, _: object) -> None:
+        self._training = False
+
     def _train(
-        self, client: str, rounds: Sequence[RoundRecord], seed: int, on_progress: Any
+        self,
+        client: str,
+        rounds: Sequence[RoundRecord],
+        request: model_pb2.TrainRequest,
+        unlabelled: wire.Array | None,
+        on_progress: Any,
     ) -> model_pb2.Model:
-        """In a thread: a new version from the labels of these rounds."""
+        """In a thread: a new version from the labels of these rounds, and points without."""
+        from mpc_vote.learning.semi import SemiRecipe, train_semi
         from mpc_vote.learning.student import train_student
 
-        x = np.concatenate([self._archive.queries(r.round_id) for r in rounds])
+        parts = [self._archive.queries(r.round_id) for r in rounds]
+        if unlabelled is not None:
+            parts.append(unlabelled)
+        x = np.concatenate(parts).astype(np.float32, copy=False)
         y = np.concatenate([r.labels for r in rounds if r.labels is not None]).astype(np.int64)
         spec = rounds[-1].spec
-        student = train_student(
-            x.astype(np.float32), y, spec.classes, seed, on_progress=on_progress
-        )
+        if unlabelled is None:
+            student = train_student(x, y, spec.classes, request.seed, on_progress=on_progress)
+        else:
+            student = train_semi(
+                x,
+                np.arange(y.size),
+                y,
+                spec.classes,
+                request.seed,
+                SemiRecipe(steps=_STEPS),
+                features=FEATURE_MAPS[request.features](x) if request.features else None,
+                on_progress=on_progress,
+            )
         spent = [Spec.parse(r.spec.SerializeToString()).mechanism for r in rounds]
         scratch = self._archive.scratch_model_path(secrets.token_hex(8))
         model = model_pb2.Model(
             round_ids=[r.round_id for r in rounds],
             labels=y.size,
+            unlabelled=len(x) - y.size,
             classes=spec.classes,
             query_dtype=spec.query_dtype,
             query_shape=spec.query_shape,
@@ -186,11 +219,61 @@ def _kind(record: RoundRecord) -> tuple[Any, ...]:
     return spec.classes, spec.query_dtype, tuple(spec.query_shape), multi_label
 
 
+def _check_features(name: str, spec: common_pb2.RoundSpec) -> None:
+    """Refuses a feature map that doesn't exist, or not for points of this shape."""
+    if not name:
+        return
+    if name not in FEATURE_MAPS:
+        known = ", ".join(FEATURE_MAPS)
+        raise VoteError(ErrorKind.METHOD_UNKNOWN, field="features", got=name, want=known)
+    try:
+        FEATURE_MAPS[name](np.zeros((1, *spec.query_shape), np.float32))
+    except ValueError as error:
+        raise VoteError(ErrorKind.FEATURES_UNFIT, field="features", why=error) from error
+
+
+async def _read_unlabelled(
+    first: model_pb2.TrainRequest,
+    rest: AsyncIterator[model_pb2.TrainRequest],
+    rounds: Sequence[RoundRecord],
+) -> wire.Array | None:
+    """The points without labels, float32 as they are learnt from; None if no message has any."""
+    spec = rounds[0].spec
+    dtype, shape = wire.dtype_of(spec.query_dtype), spec.query_shape
+    labels = sum(record.spec.queries for record in rounds)
+    limit = max(0, _MAX_CELLS // labels - labels)
+    points: Intake | None = None
+    message: model_pb2.TrainRequest | None = first
+    while message is not None:
+        if message.HasField("unlabelled"):
+            points = points or Intake("unlabelled")
+            check_rows(points.add(message.unlabelled), dtype, shape, "unlabelled")
+            if points.rows > limit:
+                raise VoteError(
+                    ErrorKind.UNLABELLED_TOO_MANY,
+                    field="unlabelled",
+                    got=points.rows,
+                    labels=labels,
+                    limit=limit,
+                )
+        message = await anext(rest, None)
+    # A client that hangs up looks like one that has finished, until its cancellation is here too.
+    await asyncio.sleep(_HANG_UP_SECONDS)
+    return None if points is None else await asyncio.to_thread(_finite, points)
+
+
+def _finite(points: Intake) -> wire.Array:
+    rows = points.batch().astype(np.float32, copy=False)
+    wire.check_finite(rows, "unlabelled")
+    return rows
+
+
 def _provenance(model: model_pb2.Model) -> dict[str, str]:
     """What the file itself says of where it came from."""
     return {
         "rounds": ",".join(model.round_ids),
         "labels": str(model.labels),
+        "unlabelled": str(model.unlabelled),
         "epsilon_agent": repr(model.epsilon_agent),
         "epsilon_instance": repr(model.epsilon_instance),
         "delta": repr(model.delta),

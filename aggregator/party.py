@@ -25,15 +25,15 @@ import numpy as np
 from aggregator.deal import DealtMaterial, MaterialPool
 from aggregator.peers import PeerChannel, PeerServicer
 from aggregator.tally import Tally
-from mpc_vote import ring, rpc
-from mpc_vote.argmax.engine import label_bits, session_plan
+from mpc_vote import rpc
+from mpc_vote.argmax.engine import label_bits
 from mpc_vote.argmax.material import Item, P
-from mpc_vote.counting import row_totals
+from mpc_vote.counting import Totals
 from mpc_vote.csprng import SEED_BYTES, Words
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import Identity, Role
 from mpc_vote.proto.mpcvote.v1 import party_pb2, party_pb2_grpc
-from mpc_vote.sharing import Share, ShareReader
+from mpc_vote.sharing import Share
 from mpc_vote.spec import Spec
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class _Session:
     """One aggregation's work on shares, and where its time goes. Runs in a thread."""
 
     spec: Spec
-    readers: Sequence[ShareReader]
+    totals: Totals
     channel: PeerChannel
     material: DealtMaterial
     material_seconds: float
@@ -78,9 +78,9 @@ class _Session:
     def label_shares(self, rows: int) -> Words:
         """This party's share of the winners of the next rows."""
         spec = self.spec
-        started = time.monotonic()
-        totals = row_totals(spec, self.readers, rows, self.channel.rank)
-        self.sum_seconds += time.monotonic() - started
+        started, waited = time.monotonic(), self.material_seconds
+        totals = self.totals.take(rows, self.channel, self)
+        self.sum_seconds += time.monotonic() - started - (self.material_seconds - waited)
         labels = spec.engine.run(totals, spec.row_classes, self.channel, self)
         return labels & np.uint64((1 << label_bits(spec.row_classes)) - 1)
 
@@ -244,8 +244,9 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
                 self._timeout,
             )
             stack.callback(channel.close)
-            readers = [ShareReader(share, spec.message.ring_bits) for share in shares]
-            session = _Session(spec, readers, channel, material, material_seconds=waited)
+            session = _Session(
+                spec, Totals(spec, shares), channel, material, material_seconds=waited
+            )
             for start in range(0, spec.rows, step := spec.engine.block_rows(spec.row_classes)):
                 rows = min(step, spec.rows - start)
                 labels = await asyncio.get_running_loop().run_in_executor(
@@ -264,6 +265,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
                 round_trip_seconds=max(await round_.round_trips),
                 material_seconds=session.material_seconds,
                 sum_seconds=session.sum_seconds,
+                excluded=session.totals.excluded,
             )
             yield party_pb2.AggregateResponse(statistics=statistics)
             await channel.finish()
@@ -274,9 +276,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         return await asyncio.gather(*(rpc.round_trip(peer) for peer in peers))
 
     async def _deal(self, spec: Spec) -> DealtMaterial:
-        plan = await asyncio.to_thread(
-            session_plan, spec.engine, spec.rows, spec.row_classes, len(self._parties)
-        )
+        plan = await asyncio.to_thread(spec.plan)
         return await DealtMaterial.open(
             self._dealer_channel,
             spec.round_id,
@@ -299,7 +299,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
 
     async def _commit(
         self, round_: _Round, contributors: Sequence[party_pb2.Holding]
-    ) -> list[Share]:
+    ) -> dict[str, Share]:
         """Checks the proposed set, takes its shares out, forgets the rest, marks it for ever."""
         spec = round_.spec
         if round_.closed:
@@ -321,7 +321,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
                 raise VoteError(
                     ErrorKind.CONTRIBUTOR_UNKNOWN, agent=holding.agent, round=spec.round_id
                 )
-        shares = [round_.shares[name][1] for name in names]
+        shares = {name: round_.shares[name][1] for name in names}
         round_.closed, round_.shares = "it was aggregated", {}
         try:
             if not await asyncio.to_thread(self._tally.aggregate, spec.round_id):
@@ -346,7 +346,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         explicit = spec.explicit_rank(agent) == self._rank
         if len(header.seed) != (0 if explicit else SEED_BYTES):
             raise _malformed(header, "a seed is missing, or is where an explicit share belongs")
-        return ring.packed_size(spec.cells, spec.message.ring_bits) if explicit else 0
+        return spec.share_bytes(agent) if explicit else 0
 
     def _intake(self, round_id: str) -> _Round:
         round_ = self._rounds.get(round_id)

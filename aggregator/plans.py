@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from mpc_vote import ring
 from mpc_vote.argmax.levels import MAX_BITS, MAX_GROUP, Level
 from mpc_vote.argmax.material import Item, Plan, Run
 from mpc_vote.argmax.rotation import Rotation
@@ -13,6 +14,9 @@ from mpc_vote.argmax.triples import TripleKind, Triples
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.proto.mpcvote.v1 import dealer_pb2
 from mpc_vote.spec import MAX_CLASSES
+from mpc_vote.verified.counting import MAX_NUMBERS as MAX_UNMASKED
+from mpc_vote.verified.limits import Limits
+from mpc_vote.verified.unmasking import MAX_POINTER_BITS, Unmasking
 
 MAX_TRIPLES = 1 << 24
 # Comparisons of one level item; what is larger comes in several.
@@ -57,6 +61,17 @@ def _to_item(item: Item[Any]) -> dealer_pb2.DealItem:
     if isinstance(item, Rotation):
         rotation = dealer_pb2.RotationItem(rows=item.rows, classes=item.classes)
         return dealer_pb2.DealItem(rotation=rotation)
+    if isinstance(item, Unmasking):
+        unmasking = dealer_pb2.UnmaskingItem(
+            pointers=item.pointers,
+            pointer_bits=item.pointer_bits,
+            flags=item.flags,
+            ring_bits=item.ring_bits,
+        )
+        return dealer_pb2.DealItem(unmasking=unmasking)
+    if isinstance(item, Limits):
+        limits = dealer_pb2.LimitsItem(counts=item.counts, most=item.most, limit=item.limit)
+        return dealer_pb2.DealItem(limits=limits)
     raise TypeError(f"no message for {type(item).__name__}")
 
 
@@ -70,6 +85,18 @@ def _from_item(item: dealer_pb2.DealItem) -> Item[Any]:
         _require(2 <= rotation.classes <= MAX_CLASSES, "the classes of a rotation")
         _require(0 < rotation.rows * rotation.places <= MAX_TRIPLES, "a rotation's size")
         return rotation
+    if item.HasField("unmasking"):
+        asked = item.unmasking
+        _require(asked.pointer_bits <= MAX_POINTER_BITS, "the bits of a pointer")
+        _require(MIN_BITS <= asked.ring_bits <= ring.WORD_BITS, "the ring of an unmasking")
+        unmasking = Unmasking(asked.pointers, asked.pointer_bits, asked.flags, asked.ring_bits)
+        _require(0 < unmasking.numbers <= MAX_UNMASKED, "an unmasking's size")
+        return unmasking
+    if item.HasField("limits"):
+        limits = Limits(item.limits.counts, item.limits.most, item.limits.limit)
+        _require(0 < limits.most <= MAX_CLASSES and limits.limit <= limits.most, "a limit")
+        _require(0 < limits.correction_bytes <= MAX_UNMASKED, "the size of limits")
+        return limits
     _require(item.HasField("level"), "an item's kind or size")
     level = Level(
         vectors=item.level.vectors,

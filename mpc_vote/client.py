@@ -82,6 +82,7 @@ class Plan:
     delta: float | None = None
     answer_seconds: int | None = None
     request_id: str | None = None
+    verified: bool | None = None
 
     def message(self) -> label_pb2.LabelPlan:
         """The plan on the wire, where zero means the default: a zero that is meant is refused."""
@@ -180,18 +181,30 @@ class AsyncLabelClient:
         return await _call(self._labels.GetRound(request, timeout=_CALL_SECONDS))
 
     async def train(
-        self, round_ids: Sequence[str] = (), seed: int = 0
+        self,
+        round_ids: Sequence[str] = (),
+        seed: int = 0,
+        unlabelled: npt.ArrayLike | None = None,
+        features: str = "",
     ) -> AsyncIterator[model_pb2.TrainProgress | model_pb2.Model]:
-        """Trains a new version of the global model: progress, then the model's description."""
-        request = model_pb2.TrainRequest(round_ids=round_ids, seed=seed)
+        """Trains a new version of the global model: progress, then the model's description.
+
+        It also learns from `unlabelled` public points; neighbours among them are sought in the
+        feature map of this name, or among the points themselves.
+        """
+        first = model_pb2.TrainRequest(round_ids=round_ids, seed=seed, features=features)
+        points = None if unlabelled is None else _rows(unlabelled, "unlabelled")
+        call = self._models.Train(_train_requests(first, points), timeout=_LABEL_SECONDS)
         try:
-            async for response in self._models.Train(request, timeout=_LABEL_SECONDS):
+            async for response in call:
                 if response.HasField("progress"):
                     yield response.progress
                 else:
                     yield response.model
         except grpc.RpcError as error:
             raise VoteError.from_rpc(error, _WHO) from error
+        finally:
+            call.cancel()
 
     async def models(self) -> Sequence[model_pb2.Model]:
         """All versions, oldest first."""
@@ -280,10 +293,18 @@ class LabelClient:
         return self._wait(self._client.round(round_id))
 
     def train(
-        self, round_ids: Sequence[str] = (), seed: int = 0
+        self,
+        round_ids: Sequence[str] = (),
+        seed: int = 0,
+        unlabelled: npt.ArrayLike | None = None,
+        features: str = "",
     ) -> Iterator[model_pb2.TrainProgress | model_pb2.Model]:
-        """Trains a new version of the global model: progress, then the model's description."""
-        return self._iterate(self._client.train(round_ids, seed))
+        """Trains a new version of the global model: progress, then the model's description.
+
+        It also learns from `unlabelled` public points; neighbours among them are sought in the
+        feature map of this name, or among the points themselves.
+        """
+        return self._iterate(self._client.train(round_ids, seed, unlabelled, features))
 
     def models(self) -> Sequence[model_pb2.Model]:
         """All versions, oldest first."""
@@ -324,16 +345,17 @@ class LabelClient:
         self._loop.close()
 
 
-def _rows(given: npt.ArrayLike) -> npt.NDArray[Any]:
+def _rows(given: npt.ArrayLike, field: str = "queries") -> npt.NDArray[Any]:
     """Rows that the wire can carry; refused here, since inside a stream gRPC hides the reason."""
     array = np.asarray(given)
     if array.size == 0:
-        raise VoteError(ErrorKind.QUERIES_EMPTY, field="queries")
+        raise VoteError(ErrorKind.QUERIES_EMPTY, field=field)
     wire.dtype_code(array.dtype)
     if array.ndim < 2:
         raise VoteError(
-            ErrorKind.QUERIES_SHAPE, field="queries", got=array.shape[1:], want="(features, ...)"
+            ErrorKind.QUERIES_SHAPE, field=field, got=array.shape[1:], want="(features, ...)"
         )
+    wire.rows_per_chunk(array[:1].nbytes, field)
     return array
 
 
@@ -343,6 +365,15 @@ def _requests(
     yield label_pb2.RequestLabelsRequest(plan=plan)
     for tensor in wire.chunks(queries):
         yield label_pb2.RequestLabelsRequest(queries=tensor)
+
+
+def _train_requests(
+    first: model_pb2.TrainRequest, unlabelled: npt.NDArray[Any] | None
+) -> Iterator[model_pb2.TrainRequest]:
+    yield first
+    if unlabelled is not None:
+        for tensor in wire.chunks(unlabelled):
+            yield model_pb2.TrainRequest(unlabelled=tensor)
 
 
 def _progress(message: label_pb2.Progress) -> Progress:

@@ -2,24 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
+from mpc_vote.argmax.channel import Openings
+from mpc_vote.argmax.material import Material
+from mpc_vote.ballots import IntArray
 from mpc_vote.csprng import Words
-from mpc_vote.sharing import ShareReader, sum_blocks
+from mpc_vote.errors import ErrorKind, VoteError
+from mpc_vote.sharing import Share, ShareReader, split, sum_blocks
 from mpc_vote.spec import Spec
+from mpc_vote.verified.layout import BitReader, encode, split_bits
 
 
-def row_totals(spec: Spec, readers: Sequence[ShareReader], rows: int, rank: int) -> Words:
-    """This party's share of the totals of the next rows, `row_classes` to a row.
+class Totals:
+    """A party's shares of the totals of a round, row by row, of the agents whose shares it has.
 
-    An attribute is a row of two: half of the counted agents, and those who say yes. Half is public,
-    so it is party 0's share alone; a tie is a no.
+    The ballots of a verified round are all turned into numbers before the first row is given.
     """
-    if not spec.multi_label:
-        return sum_blocks(readers, rows * spec.row_classes)
-    yes = sum_blocks(readers, rows)
-    votes = len(readers) << spec.message.fraction_bits
-    half = votes // 2 if rank == 0 else 0
-    return np.stack([np.full(rows, half, dtype=np.uint64), yes], axis=1).reshape(-1)
+
+    def __init__(self, spec: Spec, shares: Mapping[str, Share]) -> None:
+        self._spec = spec
+        self._shares = shares
+        self._readers = [
+            ShareReader(share, spec.message.ring_bits)
+            for share in ([] if spec.message.verified else shares.values())
+        ]
+        self._verified: Words | None = None
+        self.excluded: list[str] = []
+
+    def take(self, rows: int, channel: Openings, material: Material) -> Words:
+        """The next rows, `row_classes` to a row.
+
+        An attribute is a row of two: half of the counted agents, and those who say yes. Half is
+        public, so it is party 0's share alone; a tie is a no.
+        """
+        spec = self._spec
+        cells = rows if spec.multi_label else rows * spec.row_classes
+        totals = self._cells(cells, channel, material)
+        if not spec.multi_label:
+            return totals
+        votes = (len(self._shares) - len(self.excluded)) << spec.message.fraction_bits
+        half = votes // 2 if channel.rank == 0 else 0
+        return np.stack([np.full(rows, half, dtype=np.uint64), totals], axis=1).reshape(-1)
+
+    def _cells(self, count: int, channel: Openings, material: Material) -> Words:
+        if not self._spec.message.verified:
+            return sum_blocks(self._readers, count)
+        if self._verified is None:
+            self._verified = self._count(channel, material)
+        cells, self._verified = np.split(self._verified, [count])
+        return cells
+
+    def _count(self, channel: Openings, material: Material) -> Words:
+        spec, roster = self._spec, list(self._spec.roster)
+        readers = [
+            BitReader(self._shares[agent], spec.layout(agent)) if agent in self._shares else None
+            for agent in roster
+        ]
+        totals, excluded = spec.count.run(readers, channel, material)
+        self.excluded = sorted(roster[place] for place in excluded)
+        left = len(self._shares) - len(excluded)
+        if left < spec.message.quorum:
+            raise VoteError(
+                ErrorKind.QUORUM_MISSED,
+                round=spec.round_id,
+                got=left,
+                want=spec.message.quorum,
+                why=f"Ballots of {', '.join(self.excluded)} were invalid and left out.",
+            )
+        return totals
+
+
+def share_ballot(spec: Spec, agent: str, ballot: IntArray, noise: IntArray) -> list[Share]:
+    """An agent's side: shares of its ballot and noise, one for each party."""
+    parties, explicit = len(spec.parties), spec.explicit_rank(agent)
+    if spec.message.verified:
+        return split_bits(encode(spec.layout(agent), ballot, noise), parties, explicit)
+    return split(ballot + noise, parties, explicit, spec.message.ring_bits)

@@ -32,9 +32,9 @@ class ErrorKind(enum.Enum):
     # the request
     PLAN_MISSING = (_BAD, "The first message carries no plan. Send one with the number of classes.")
     QUERIES_EMPTY = (_BAD, "The batch has no queries. Send at least one row.")
-    QUERIES_TOO_MANY = (_BAD, "{got} queries were sent, at most {limit} fit. Split the batch.")
+    QUERIES_TOO_MANY = (_BAD, "{got} queries were sent, at most {limit} fit. Send fewer at a time.")
     ROW_TOO_LARGE = (_BAD, "One query takes {got} bytes, at most {limit} fit. Send features.")
-    QUERIES_TOO_LARGE = (_BAD, "The queries take over {limit} bytes. Split the batch.")
+    QUERIES_TOO_LARGE = (_BAD, "The queries take over {limit} bytes. Send fewer at a time.")
     QUERIES_DTYPE = (
         _BAD,
         "The queries have dtype {got}, the agents take {want}. Convert them first.",
@@ -205,6 +205,12 @@ class ErrorKind(enum.Enum):
         _BAD,
         "Rounds of different classes, ballots or query shapes can't train one model: {why}.",
     )
+    UNLABELLED_TOO_MANY = (
+        _BAD,
+        "{got} unlabelled points were sent, beside {labels} labels at most {limit} fit. Send "
+        "fewer, or learn from fewer rounds.",
+    )
+    FEATURES_UNFIT = (_BAD, "The feature map does not suit the points: {why}. Name another.")
     MULTI_LABEL_MODEL = (_BAD, "A model can't be trained on multi-label rounds.")
 
     # set-up

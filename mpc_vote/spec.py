@@ -13,13 +13,16 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from mpc_vote import ballots, noise, ring, wire
-from mpc_vote.argmax.engine import Engine
+from mpc_vote.argmax.engine import Engine, session_plan
 from mpc_vote.argmax.engines import EngineName, make_engine, ring_bits
+from mpc_vote.argmax.material import Plan, Run
 from mpc_vote.ballots import BallotKind
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import NAME_PATTERN
 from mpc_vote.privacy.mechanisms import SkellamVote
 from mpc_vote.proto.mpcvote.v1 import common_pb2
+from mpc_vote.verified.counting import MAX_NUMBERS, Count
+from mpc_vote.verified.layout import TAIL, Layout
 
 MAX_QUERIES = 10_000
 MAX_QUERY_BYTES = 256 << 20
@@ -47,6 +50,10 @@ ENGINES = {
     common_pb2.ENGINE_STOCK_ACCELERATED_CASCADE: EngineName.ACCELERATED_CASCADE,
 }
 ENGINE_CODES = {name: code for code, name in ENGINES.items()}
+
+VERIFIED_BALLOTS = (BallotKind.ONE_HOT, BallotKind.KNN_COUNT, BallotKind.MULTI_LABEL)
+# Numbers that are dealt for a verified round.
+MAX_DEALT = 1 << 30
 
 KNN_BALLOTS = (BallotKind.KNN_FREQUENCY, BallotKind.KNN_COUNT)
 
@@ -157,11 +164,40 @@ class Spec:
         )
 
     @cached_property
+    def count(self) -> Count:
+        """How the ballots of a verified round are laid out and counted."""
+        m = self.message
+        bound, unit = noise.tail_bound(self.agent_variance, TAIL), 1 << m.fraction_bits
+        single = 1 if self.ballot is BallotKind.ONE_HOT else 0
+        layouts = tuple(Layout(m.classes, k or single, unit, bound) for k in self.roster.values())
+        return Count(layouts, m.queries, m.ring_bits, m.tau)
+
+    def layout(self, agent: str) -> Layout:
+        """How an agent's verified ballot is laid out."""
+        return self.count.layouts[self._places[agent]]
+
+    def plan(self) -> Plan:
+        """All material that the round takes."""
+        engine = session_plan(self.engine, self.rows, self.row_classes, len(self.parties))
+        if not self.message.verified:
+            return engine
+        return Plan((Run(tuple(self.count.plan()), 1), *engine.runs))
+
+    def share_bytes(self, agent: str) -> int:
+        """Size of an agent's explicit share."""
+        if self.message.verified:
+            return self.layout(agent).share_bytes(self.message.queries)
+        return ring.packed_size(self.cells, self.message.ring_bits)
+
+    @cached_property
     def total_bound(self) -> int:
-        """No total of honest agents exceeds this, but with probability OVERFLOW_PROBABILITY."""
+        """No total exceeds this: of honest agents but with probability OVERFLOW_PROBABILITY, in a
+        verified round whatever agents do."""
         m = self.message
         ks, tau = list(self.roster.values()), m.tau or None
         votes = len(self.roster) * ballots.max_entry(self.ballot, m.fraction_bits, ks, tau)
+        if m.verified:
+            return votes + len(self.roster) * noise.tail_bound(self.agent_variance, TAIL)
         variance = len(self.roster) * self.agent_variance
         return votes + noise.tail_bound(variance, OVERFLOW_PROBABILITY / max(1, self.cells))
 
@@ -220,10 +256,24 @@ class Spec:
         except ValueError as error:
             raise VoteError(ErrorKind.SPEC_INVALID, why=str(error)) from error
         require(self.agent_variance <= noise.MAX_STD**2, "the noise is too large: lower sigma")
+        if m.verified:
+            self._check_verified()
         if need > have:
             raise VoteError(
                 ErrorKind.RANGE_OVERFLOW, need=ring.bits_for(need), have=ring.bits_for(have)
             )
+
+    def _check_verified(self) -> None:
+        require(
+            self.ballot in VERIFIED_BALLOTS,
+            "frequency ballots can't be verified: use count ballots, or verified=False",
+        )
+        numbers = sum(layout.numbers for layout in self.count.layouts)
+        require(
+            8 * numbers <= MAX_NUMBERS and numbers * self.message.queries <= MAX_DEALT,
+            "so many agents, neighbours, classes and queries are too many for a verified round: "
+            "lower one of them, or use verified=False",
+        )
 
 
 def require(condition: bool, why: str) -> None:

@@ -76,12 +76,10 @@ def from_tensor(tensor: common_pb2.Tensor, field: str = "queries") -> Array:
     return np.frombuffer(tensor.data, dtype=dtype).reshape(shape)
 
 
-def rows_per_chunk(row_bytes: int) -> int:
+def rows_per_chunk(row_bytes: int, field: str = "queries") -> int:
     """How many rows go into one message; a row that no message can carry is refused."""
     if row_bytes > MAX_ROW_BYTES:
-        raise VoteError(
-            ErrorKind.ROW_TOO_LARGE, field="queries", got=row_bytes, limit=MAX_ROW_BYTES
-        )
+        raise VoteError(ErrorKind.ROW_TOO_LARGE, field=field, got=row_bytes, limit=MAX_ROW_BYTES)
     return max(1, CHUNK_BYTES // max(1, row_bytes))
 
 

@@ -64,11 +64,14 @@ async def _main(settings: ModelSettings) -> None:
 
 def describe(models: Sequence[model_pb2.Model]) -> Table:
     """Versions as a table."""
-    table = Table("version", "labels", "epsilon agent", "epsilon instance", "delta", "metrics")
+    table = Table(
+        "version", "labels", "unlabelled", "epsilon agent", "epsilon instance", "delta", "metrics"
+    )
     for model in models:
         table.add_row(
             str(model.version),
             str(model.labels),
+            str(model.unlabelled),
             shown(model.epsilon_agent),
             shown(model.epsilon_instance),
             f"{model.delta:g}",
@@ -83,6 +86,7 @@ def figures(model: model_pb2.Model) -> dict[str, Any]:
         "version": model.version,
         "round_ids": list(model.round_ids),
         "labels": model.labels,
+        "unlabelled": model.unlabelled,
         "classes": model.classes,
         "epsilon_agent": model.epsilon_agent,
         "epsilon_instance": model.epsilon_instance,

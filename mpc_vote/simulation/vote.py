@@ -19,11 +19,11 @@ from mpc_vote.argmax.local import run_committee
 from mpc_vote.argmax.material import Material
 from mpc_vote.argmax.planner import choose_groups
 from mpc_vote.ballots import BallotKind, IntArray
-from mpc_vote.counting import row_totals
+from mpc_vote.counting import Totals, share_ballot
 from mpc_vote.csprng import SeedStream, Words
 from mpc_vote.noise import ByteSource, SkellamSampler
 from mpc_vote.proto.mpcvote.v1 import common_pb2
-from mpc_vote.sharing import Share, ShareReader, split
+from mpc_vote.sharing import Share, split
 from mpc_vote.spec import (
     BALLOT_CODES,
     DIGEST_BYTES,
@@ -47,10 +47,12 @@ def simulated_spec(
     collusion: int = 0,
     tau: int = 0,
     parties: int = 2,
+    verified: bool = False,
 ) -> Spec:
     """The spec of a round as a coordinator would make it; the roster has each agent's public k.
 
-    Without a quorum everybody is expected, and noise is split among all.
+    Without a quorum everybody is expected, and noise is split among all. Whether ballots are
+    verified changes no label.
     """
     ks = list(roster.values())
     message = common_pb2.RoundSpec(
@@ -73,6 +75,7 @@ def simulated_spec(
         parties=[f"party-{rank}" for rank in range(parties)],
         dealer="dealer",
         engine=ENGINE_CODES[_ENGINE],
+        verified=verified,
     )
     draft = Spec(b"", message)
     message.groups.extend(choose_groups(draft.rows, draft.row_classes, parties, 0.0))
@@ -82,9 +85,9 @@ def simulated_spec(
 
 def upload_bytes(spec: Spec) -> int:
     """What an agent sends to all parties in a round, as shares; messages add a few bytes each."""
-    cells = np.zeros(spec.message.queries * spec.message.classes, dtype=np.int64)
-    shares = split(cells, len(spec.parties), 0, spec.message.ring_bits)
-    return sum(share.upload_bytes for share in shares)
+    agent = next(iter(spec.roster))
+    empty = np.zeros((spec.message.queries, spec.message.classes), dtype=np.int64)
+    return sum(share.upload_bytes for share in share_ballot(spec, agent, empty, empty))
 
 
 def seeded(seed: int, agent: str) -> ByteSource:
@@ -95,39 +98,41 @@ def seeded(seed: int, agent: str) -> ByteSource:
 def vote(spec: Spec, ballots: Mapping[str, IntArray], seed: int) -> npt.NDArray[np.int64]:
     """The labels of a round in which these agents cast these ballots, (queries, width)."""
     sampler = SkellamSampler(spec.agent_variance)
-    return count(
-        spec,
-        (
-            (agent, ballot + sampler.sample(ballot.shape, seeded(seed, agent)))
-            for agent, ballot in ballots.items()
-        ),
-    ).reshape(spec.message.queries, spec.width)
+    shares = {
+        agent: share_ballot(spec, agent, ballot, sampler.sample(ballot.shape, seeded(seed, agent)))
+        for agent, ballot in ballots.items()
+    }
+    return _label(spec, shares, spec.rows).reshape(spec.message.queries, spec.width)
 
 
 def count(spec: Spec, noisy: Iterable[tuple[str, IntArray]]) -> npt.NDArray[np.int64]:
     """What the committee makes of ballots that hold their noise already: one label per row.
 
-    The ballots may be those of several rounds with this spec, one after the other.
+    The ballots may be those of several rounds with this spec, one after the other, but not of
+    verified ones.
     """
-    bits, parties = spec.message.ring_bits, len(spec.parties)
-    cells = 0
-    shares: list[list[Share]] = []
+    cells, parties = 0, len(spec.parties)
+    shares: dict[str, list[Share]] = {}
     for agent, ballot in noisy:
         cells = ballot.size
-        shares.append(split(ballot, parties, spec.explicit_rank(agent), bits))
+        shares[agent] = split(ballot, parties, spec.explicit_rank(agent), spec.message.ring_bits)
+    return _label(spec, shares, cells if spec.multi_label else cells // spec.row_classes)
+
+
+def _label(spec: Spec, shares: Mapping[str, Sequence[Share]], rows: int) -> npt.NDArray[np.int64]:
+    """A committee's work in one process."""
     if len(shares) < spec.message.quorum:
         raise ValueError(f"{len(shares)} ballots are fewer than the quorum {spec.message.quorum}")
-    rows = cells if spec.multi_label else cells // spec.row_classes
 
     def party(channel: Channel, material: Material) -> Words:
-        readers: Sequence[ShareReader] = [ShareReader(held[channel.rank], bits) for held in shares]
+        totals = Totals(spec, {agent: held[channel.rank] for agent, held in shares.items()})
         step = spec.engine.block_rows(spec.row_classes)
         blocks = []
         for start in range(0, rows, step):
-            totals = row_totals(spec, readers, min(step, rows - start), channel.rank)
-            blocks.append(spec.engine.run(totals, spec.row_classes, channel, material))
+            block = totals.take(min(step, rows - start), channel, material)
+            blocks.append(spec.engine.run(block, spec.row_classes, channel, material))
         return np.concatenate(blocks)
 
-    total = np.sum(run_committee(parties, party), axis=0, dtype=np.uint64)
+    total = np.sum(run_committee(len(spec.parties), party), axis=0, dtype=np.uint64)
     mask = np.uint64((1 << label_bits(spec.row_classes)) - 1)
     return np.asarray(total & mask, dtype=np.int64)

@@ -12,6 +12,8 @@ b for a conjunction, x xor a for a bit. The table engine opens three times at ea
    than that of rho, under alpha, and for all but the lowest whether it is equal, under beta;
 3. `wins`: each contestant's number, under s.
 
+Before that, of verified ballots all bits are opened under masks: `pointers` and `flags`.
+
 Parts of alpha and beta are entries of the parties' tables. No digit is below the truth table's
 last entry, so there it holds alpha alone; the entry next to rho's own digit holds beta alone.
 """
@@ -31,6 +33,7 @@ from mpc_vote.argmax.levels import Level, LevelPart, pair_indices
 from mpc_vote.argmax.material import Item
 from mpc_vote.argmax.table import TableArgmax
 from mpc_vote.argmax.triples import TripleKind, TriplePart, Triples
+from mpc_vote.verified.unmasking import Unmasking, UnmaskingPart
 
 Array = npt.NDArray[Any]
 Words = npt.NDArray[np.uint64]
@@ -137,6 +140,26 @@ def _flips(level: Level, part: LevelPart, rho: Words) -> Words:
     ]
     entries = np.stack([*last, *beside[:-1]])
     return tables >> entries & np.uint64(1)
+
+
+def ballot_openings(
+    items: Sequence[Unmasking],
+    parts: Sequence[Sequence[UnmaskingPart]],
+    payloads: Sequence[Sequence[bytes]],
+) -> Iterator[Opening]:
+    """What is opened of verified ballots, item by item; arguments are as for the table."""
+    for number, item in enumerate(items):
+        size = ring.planes_size(item.pointers, item.pointer_bits)
+        own = [held[number] for held in parts]
+        shape = (item.pointers, 1)
+        pointers = [
+            _planes(payload[:size], item.pointer_bits, shape) for payload in payloads[number]
+        ]
+        masks = [_words(part.pointer_masks)[:, None] for part in own]
+        yield Opening("pointers", item.pointer_bits, True, pointers, masks)
+        flags = [_bits(payload[size:], (item.flags, 1, 1)) for payload in payloads[number]]
+        hidden = [_words(part.flag_masks)[:, None, None] for part in own]
+        yield Opening("flags", 1, True, flags, hidden)
 
 
 def stock_openings(

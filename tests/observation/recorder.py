@@ -200,29 +200,29 @@ def watch_ballots(path: Path) -> None:
     from agent_node import agent
     from mpc_vote.noise import SkellamSampler
 
-    draw, split = SkellamSampler.sample, agent.split
+    draw, share_ballot = SkellamSampler.sample, agent.share_ballot
     drawn: list[Any] = []
 
     def sample(self: SkellamSampler, *args: Any, **options: Any) -> Any:
         drawn.append(draw(self, *args, **options))
         return drawn[-1]
 
-    def shared(values: Any, parties: int, explicit: int, bits: int) -> Any:
-        shares = split(values, parties, explicit, bits)
-        (noise,) = drawn
+    def shared(spec: Any, name: str, ballot: Any, noise: Any) -> Any:
+        shares = share_ballot(spec, name, ballot, noise)
+        assert drawn == [noise]
+        explicit = spec.explicit_rank(name)
         np.savez(
             path,
-            ballot=values - noise,
+            ballot=ballot,
             noise=noise,
             explicit=explicit,
-            bits=bits,
             residual=np.frombuffer(shares[explicit].packed, dtype=np.uint8),
             seeds=np.array([list(share.seed or bytes(32)) for share in shares], dtype=np.uint8),
         )
         return shares
 
     SkellamSampler.sample = sample
-    agent.split = shared
+    agent.share_ballot = shared
 
 
 def fix_groups(sizes: str) -> None:

@@ -22,6 +22,7 @@ from mpc_vote.data.partition import save_part
 from mpc_vote.proto.mpcvote.v1 import party_pb2
 from mpc_vote.sharing import Share, ShareReader
 from mpc_vote.spec import Spec
+from mpc_vote.verified.layout import BitReader, Layout, encode
 from tests.observation.recorder import GROUPS, RECEIVED, SENT, Message, read_messages
 
 PARTIES, AGENTS = 3, 4
@@ -37,10 +38,12 @@ _ROLES = ("agent", "party", "dealer", "coordinator", "label")
 
 @dataclass(frozen=True)
 class Way:
-    """How the winners are found: the engine, and for the table engine its groups if not its own."""
+    """How the winners are found: the engine, and for the table engine its groups if not its own;
+    and whether ballots are verified."""
 
     engine: EngineName
     groups: tuple[int, ...] = ()
+    verified: bool = False
 
     @property
     def variables(self) -> dict[str, str]:
@@ -83,16 +86,20 @@ class View:
 
 @dataclass(frozen=True)
 class Truth:
-    """What one agent alone knows: its ballot, its noise, and all shares it made."""
+    """What one agent alone knows: its ballot, its noise, and all shares it made.
+
+    With a layout, what was shared are bits.
+    """
 
     ballot: npt.NDArray[np.int64]
     noise: npt.NDArray[np.int64]
     explicit: int
-    ring_bits: int
     shares: tuple[Share, ...]
+    ring_bits: int
+    layout: Layout | None
 
     @classmethod
-    def load(cls, path: Path) -> Truth:
+    def load(cls, path: Path, spec: Spec, agent: str) -> Truth:
         with np.load(path) as data:
             explicit = int(data["explicit"])
             residual = data["residual"].tobytes()
@@ -101,16 +108,32 @@ class Truth:
                 Share(packed=residual) if rank == explicit else Share(seed=seed)
                 for rank, seed in enumerate(seeds)
             ]
-            bits = int(data["bits"])
-            return cls(data["ballot"], data["noise"], explicit, bits, tuple(shares))
+            layout = spec.layout(agent) if spec.message.verified else None
+            bits = spec.message.ring_bits
+            return cls(data["ballot"], data["noise"], explicit, tuple(shares), bits, layout)
 
     @property
     def noisy(self) -> npt.NDArray[np.int64]:
-        """What was shared."""
+        """What is counted."""
         return self.ballot + self.noise
+
+    @property
+    def bits(self) -> int:
+        """Of each number that was shared."""
+        return self.ring_bits if self.layout is None else 1
+
+    @property
+    def shared(self) -> npt.NDArray[np.int64]:
+        """What was shared."""
+        if self.layout is None:
+            return self.noisy
+        return encode(self.layout, self.ballot, self.noise).astype(np.int64)
 
     def expanded(self, rank: int) -> npt.NDArray[np.int64]:
         """The share of a rank as the numbers that it stands for."""
+        if self.layout is not None:
+            reader = BitReader(self.shares[rank], self.layout)
+            return reader.take(len(self.ballot)).astype(np.int64)
         words = ShareReader(self.shares[rank], self.ring_bits).take(self.ballot.size)
         return ring.signed(words, self.ring_bits).reshape(self.ballot.shape)
 
@@ -160,7 +183,7 @@ class WatchedCluster(Cluster):
         # -P: the recorder's own folder is no place to import from.
         return [sys.executable, "-P", str(_RECORDER), str(self.records(label)), "--"]
 
-    def label(self, queries: Path, out: Path) -> None:
+    def label(self, queries: Path, out: Path, verified: bool) -> None:
         """A client, as a process of its own, asks for labels."""
         options: dict[str, Any] = {
             "coordinator": self.coordinator_address,
@@ -171,6 +194,7 @@ class WatchedCluster(Cluster):
             "ballot": "knn_count",
         }
         flags = [str(part) for key, value in options.items() for part in (f"--{key}", value)]
+        flags.append("--verified" if verified else "--no-verified")
         log = self.directory / "logs" / "client.log"
         with log.open("wb") as output:
             command = [*self._program("client"), "label", *flags]
@@ -209,14 +233,16 @@ def observe(directory: Path, way: Way) -> Observation:
     try:
         cluster.start()
         asyncio.run(cluster.ready(_READY_SECONDS))
-        cluster.label(queries, out)
+        cluster.label(queries, out, way.verified)
         # Databases hold more while they are open: their journals are gone after the end.
         running = {label: _disk(cluster, label) for label in [*cluster.children, "client"]}
     finally:
         cluster.stop()
     views = {label: _view(cluster, label, disk) for label, disk in running.items()}
-    truths = {name: Truth.load(cluster.records(name) / "truth.npz") for name in agents}
-    return Observation(cluster, views, truths, np.load(out))
+    seen = Observation(cluster, views, {}, np.load(out))
+    for name in agents:
+        seen.truths[name] = Truth.load(cluster.records(name) / "truth.npz", seen.spec, name)
+    return seen
 
 
 def own_folder(cluster: Cluster, label: str) -> Path:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,17 +24,20 @@ from scipy import stats
 
 from aggregator import plans
 from mpc_vote import ring
-from mpc_vote.argmax.engine import label_bits, session_plan
+from mpc_vote.argmax.engine import label_bits
 from mpc_vote.argmax.engines import EngineName
 from mpc_vote.argmax.levels import Level, pair_indices
+from mpc_vote.argmax.material import Item
 from mpc_vote.argmax.stock import StockArgmax
 from mpc_vote.argmax.table import TableArgmax
 from mpc_vote.argmax.triples import TripleKind, Triples
 from mpc_vote.proto.mpcvote.v1 import dealer_pb2, label_pb2, party_pb2
+from mpc_vote.verified.unmasking import Unmasking
 from tests.observation.needles import Needles, binary_forms, varint
 from tests.observation.openings import (
     Opening,
     Words,
+    ballot_openings,
     differences,
     digits,
     expanded,
@@ -64,6 +68,7 @@ WAYS = {
     "stock": Way(EngineName.LOG_REDUCTION),
     "table": Way(EngineName.TABLE),
     "table in levels": Way(EngineName.TABLE, (4, 3)),
+    "verified": Way(EngineName.TABLE, verified=True),
 }
 
 Matrix = npt.NDArray[np.int64]
@@ -121,13 +126,22 @@ def secrets(seen: Observation) -> Needles:
     hidden["differences"] = total[:, upper] - total[:, lower]
     needles = Needles()
     for name, matrix in hidden.items():
-        needles.add_matrix(name, matrix)
-        needles.add_packed(name, matrix, seen.ring_bits)
+        hide(needles, name, matrix, seen.ring_bits)
+    for name, truth in seen.truths.items():
+        if truth.layout is not None:
+            needles.add_packed(f"bits of {name}", truth.shared, 1)
     wins = wins_of(total.T).T
     needles.add_matrix("wins", wins)
     needles.add_packed("wins", wins, LABEL_BITS)
     needles.add_packed("comparisons", hidden["differences"] >= 0, 1)
     return needles
+
+
+def hide(needles: Needles, name: str, matrix: Matrix, bits: int) -> None:
+    """Looks for numbers of so many bits in every form; for single bits, packed."""
+    if bits > 1:
+        needles.add_matrix(name, matrix)
+    needles.add_packed(name, matrix, bits)
 
 
 @pytest.fixture(scope="module")
@@ -141,22 +155,37 @@ def labels(seen: Observation) -> Needles:
 @pytest.fixture(scope="module")
 def openings(seen: Observation) -> list[Opening]:
     """Everything that the parties opened to each other, with the dealer's masks."""
-    return [opening for _, one in opened_by_level(seen) for opening in one]
+    by_level = [opening for _, one in opened_by_level(seen) for opening in one]
+    return [*opened_of_ballots(seen), *by_level]
+
+
+def opened_of_ballots(seen: Observation) -> list[Opening]:
+    """What was opened of verified ballots."""
+    plan, parts, exchanges = session(seen)
+    items = [item for item in plan if isinstance(item, Unmasking)]
+    return list(ballot_openings(items, parts, exchanges))
 
 
 def opened_by_level(seen: Observation) -> list[tuple[Level | None, list[Opening]]]:
-    """What was opened; for the table engine by level."""
+    """What the engine opened; for the table engine by level."""
     engine = seen.spec.engine
-    sent = [payloads(seen.views[party], SENT) for party in PARTY_NAMES]
-    exchanges = [[each[number] for each in sent] for number in range(len(sent[0]))]
-    seeds = [grant(seen.views[party]).seed for party in PARTY_NAMES]
-    plan = list(session_plan(engine, QUERIES, CLASSES, PARTIES))
-    parts = expanded(plan, seeds, corrections(seen.views[PARTY_NAMES[-1]]))
+    plan, parts, exchanges = session(seen)
+    before = sum(isinstance(item, Unmasking) for item in plan)
+    parts, exchanges = [held[before:] for held in parts], exchanges[before:]
     if isinstance(engine, TableArgmax):
         return list(table_openings(engine, QUERIES, CLASSES, parts, exchanges))
     assert isinstance(engine, StockArgmax)
     items = [item for item in plan if isinstance(item, Triples)]
     return [(None, list(stock_openings(items, parts, exchanges)))]
+
+
+def session(seen: Observation) -> tuple[list[Item[Any]], list[list[Any]], list[list[bytes]]]:
+    """The plan of all material, each party's parts of it, and what each sent, by exchange."""
+    sent = [payloads(seen.views[party], SENT) for party in PARTY_NAMES]
+    exchanges = [[each[number] for each in sent] for number in range(len(sent[0]))]
+    seeds = [grant(seen.views[party]).seed for party in PARTY_NAMES]
+    plan = list(seen.spec.plan())
+    return plan, expanded(plan, seeds, corrections(seen.views[PARTY_NAMES[-1]])), exchanges
 
 
 def payloads(view: View, direction: str) -> list[bytes]:
@@ -207,9 +236,12 @@ def whereabouts(needles: Needles, seen: Observation) -> dict[str, set[tuple[str,
 
 def test_the_recorded_shares_add_up_to_the_ballots(seen: Observation) -> None:
     for name, truth in seen.truths.items():
-        assert truth.ring_bits == seen.ring_bits
-        total = np.sum([truth.expanded(rank) for rank in range(PARTIES)], axis=0)
-        assert np.array_equal(in_ring(total, seen), truth.noisy), name
+        parts = [truth.expanded(rank) for rank in range(PARTIES)]
+        if truth.layout is None:
+            total = in_ring(np.sum(parts, axis=0), seen)
+        else:
+            total = np.bitwise_xor.reduce(parts)
+        assert np.array_equal(total, truth.shared), name
         for rank, share in enumerate(truth.shares):
             received = b"".join(
                 seen.views[f"party-{rank}"].passed(RECEIVED, "PartyService/SubmitShares")
@@ -292,7 +324,7 @@ def test_the_dealer_hears_nothing_but_sizes(seen: Observation) -> None:
     """What it hears is the session's name, the parties, and a plan that follows from the shape."""
     messages = seen.views["dealer"].passed(RECEIVED)
     (session,) = {dealer_pb2.DealRequest.FromString(content).session_id for content in messages}
-    plan = session_plan(seen.spec.engine, QUERIES, CLASSES, PARTIES)
+    plan = seen.spec.plan()
     # Byte for byte, so that nothing is hidden in fields that the dealer does not know.
     request = dealer_pb2.DealRequest(
         session_id=session, parties=seen.parties, plan=plans.to_wire(plan)
@@ -301,7 +333,7 @@ def test_the_dealer_hears_nothing_but_sizes(seen: Observation) -> None:
     if isinstance(seen.spec.engine, StockArgmax):
         assert {item.kind for item in plan if isinstance(item, Triples)} == set(TripleKind)
     else:
-        assert all(isinstance(item, Level) for item in plan)
+        assert all(isinstance(item, Level | Unmasking) for item in plan)
 
 
 def test_the_client_hears_labels_cost_and_progress(seen: Observation) -> None:
@@ -326,8 +358,7 @@ def test_a_share_is_at_its_agent_and_its_party_only(seen: Observation) -> None:
             if share.seed:
                 needles.add_bytes(name, share.seed)
             else:
-                needles.add_matrix(name, truth.expanded(rank))
-                needles.add_packed(name, truth.expanded(rank), seen.ring_bits)
+                hide(needles, name, truth.expanded(rank), truth.bits)
             expected[name] = {(agent, SENT), (f"party-{rank}", RECEIVED)}
         assert [rank for rank, share in enumerate(truth.shares) if share.packed] == [truth.explicit]
     assert whereabouts(needles, seen) == expected
@@ -339,18 +370,27 @@ def test_what_parties_compute_from_their_shares_stays_with_them(seen: Observatio
     needles = Needles()
     for rank in range(PARTIES):
         shares = {name: truth.expanded(rank) for name, truth in seen.truths.items()}
-        total = in_ring(np.sum(list(shares.values()), axis=0), seen)
+        total = in_ring(share_of_total(seen, rank), seen)
         kept = {f"share of the total at {rank}": total}
         order = np.arange(CLASSES - 1, -1, -1) * (rank == 0)
         kept[f"share in the stock engine at {rank}"] = in_ring(total * CLASSES + order, seen)
         for name, values in shares.items():
-            if seen.truths[name].shares[rank].seed:
-                kept[f"expansion for {name} at {rank}"] = values
+            truth = seen.truths[name]
+            if truth.shares[rank].seed:
+                hide(needles, f"expansion for {name} at {rank}", values, truth.bits)
         for name, matrix in kept.items():
-            needles.add_matrix(name, matrix)
-            needles.add_packed(name, matrix, seen.ring_bits)
+            hide(needles, name, matrix, seen.ring_bits)
     for name in EVERYONE:
         assert found(needles, seen.views[name]) == {}, name
+
+
+def share_of_total(seen: Observation, rank: int) -> Matrix:
+    """A party's share of the total, by query."""
+    if not seen.spec.message.verified:
+        return np.sum([truth.expanded(rank) for truth in seen.truths.values()], axis=0)
+    _, (totals, *_) = opened_by_level(seen)[0]
+    share = totals.shares[rank] - totals.masks[rank]
+    return np.ascontiguousarray(share[:CLASSES].T).view(np.int64)
 
 
 def test_what_the_committee_exchanges_in_private_is_at_both_ends_only(seen: Observation) -> None:
@@ -426,6 +466,15 @@ def test_openings_are_what_they_are_said_to_be(
     if isinstance(seen.spec.engine, StockArgmax):
         assert {opening.what for opening in openings} == {"product", "conjunction", "bit"}
         return
+    for opened in opened_of_ballots(seen):
+        bits = np.concatenate([truth.shared for truth in seen.truths.values()])
+        (layout,) = {truth.layout for truth in seen.truths.values() if truth.layout is not None}
+        pointers, flags = np.split(bits, [layout.votes * layout.pointer_bits], axis=1)
+        if opened.what == "pointers":
+            places = pointers.reshape(-1, layout.pointer_bits) << np.arange(layout.pointer_bits)
+            assert np.array_equal(opened.without(range(PARTIES))[:, 0], places.sum(axis=1))
+        else:
+            assert np.array_equal(opened.without(range(PARTIES)).reshape(-1), flags.reshape(-1))
     values, tags = seen.noisy_total().T, np.arange(CLASSES)[:, None].repeat(QUERIES, axis=1)
     whats = []
     for level, opened in opened_by_level(seen):
@@ -453,7 +502,8 @@ def test_openings_are_what_they_are_said_to_be(
         assert whats == ["totals", "comparisons", "wins", "totals", "labels", "comparisons", "wins"]
     else:
         assert whats == ["totals", "comparisons", "wins"]
-        hits = secrets.find(b"".join(readings(openings[0].without(range(PARTIES)), openings[0])))
+        (totals,) = (opening for opening in openings if opening.what == "totals")
+        hits = secrets.find(b"".join(readings(totals.without(range(PARTIES)), totals)))
         assert {"noisy total", "differences"} <= hits
 
 

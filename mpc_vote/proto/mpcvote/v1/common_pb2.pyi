@@ -168,6 +168,7 @@ class RoundSpec(_message.Message):
     RING_BITS_FIELD_NUMBER: _builtins.int
     DEADLINE_UNIX_MS_FIELD_NUMBER: _builtins.int
     GROUPS_FIELD_NUMBER: _builtins.int
+    VERIFIED_FIELD_NUMBER: _builtins.int
     round_id: _builtins.str
     queries_digest: _builtins.bytes
     queries: _builtins.int
@@ -190,6 +191,8 @@ class RoundSpec(_message.Message):
     """Shares are additive modulo 2^ring_bits."""
     deadline_unix_ms: _builtins.int
     """No share is taken after this instant."""
+    verified: _builtins.bool
+    """Ballots are shared as bits, of which every string is a valid ballot with bounded noise."""
     @_builtins.property
     def query_shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -224,10 +227,11 @@ class RoundSpec(_message.Message):
         ring_bits: _builtins.int = ...,
         deadline_unix_ms: _builtins.int = ...,
         groups: _abc.Iterable[_builtins.int] | None = ...,
+        verified: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ballot", b"ballot", "classes", b"classes", "collusion", b"collusion", "deadline_unix_ms", b"deadline_unix_ms", "dealer", b"dealer", "engine", b"engine", "fraction_bits", b"fraction_bits", "groups", b"groups", "parties", b"parties", "queries", b"queries", "queries_digest", b"queries_digest", "query_dtype", b"query_dtype", "query_shape", b"query_shape", "quorum", b"quorum", "ring_bits", b"ring_bits", "roster", b"roster", "round_id", b"round_id", "sigma", b"sigma", "tau", b"tau"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ballot", b"ballot", "classes", b"classes", "collusion", b"collusion", "deadline_unix_ms", b"deadline_unix_ms", "dealer", b"dealer", "engine", b"engine", "fraction_bits", b"fraction_bits", "groups", b"groups", "parties", b"parties", "queries", b"queries", "queries_digest", b"queries_digest", "query_dtype", b"query_dtype", "query_shape", b"query_shape", "quorum", b"quorum", "ring_bits", b"ring_bits", "roster", b"roster", "round_id", b"round_id", "sigma", b"sigma", "tau", b"tau", "verified", b"verified"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -107,24 +107,32 @@ class DealItem(_message.Message):
     TRIPLES_FIELD_NUMBER: _builtins.int
     LEVEL_FIELD_NUMBER: _builtins.int
     ROTATION_FIELD_NUMBER: _builtins.int
+    UNMASKING_FIELD_NUMBER: _builtins.int
+    LIMITS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def triples(self) -> Global___TripleItem: ...
     @_builtins.property
     def level(self) -> Global___LevelItem: ...
     @_builtins.property
     def rotation(self) -> Global___RotationItem: ...
+    @_builtins.property
+    def unmasking(self) -> Global___UnmaskingItem: ...
+    @_builtins.property
+    def limits(self) -> Global___LimitsItem: ...
     def __init__(
         self,
         *,
         triples: Global___TripleItem | None = ...,
         level: Global___LevelItem | None = ...,
         rotation: Global___RotationItem | None = ...,
+        unmasking: Global___UnmaskingItem | None = ...,
+        limits: Global___LimitsItem | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["level", b"level", "rotation", b"rotation", "shape", b"shape", "triples", b"triples"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["level", b"level", "limits", b"limits", "rotation", b"rotation", "shape", b"shape", "triples", b"triples", "unmasking", b"unmasking"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["level", b"level", "rotation", b"rotation", "shape", b"shape", "triples", b"triples"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["level", b"level", "limits", b"limits", "rotation", b"rotation", "shape", b"shape", "triples", b"triples", "unmasking", b"unmasking"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_shape: _TypeAlias = _typing.Literal["triples", "level", "rotation"]  # noqa: Y015
+    _WhichOneofReturnType_shape: _TypeAlias = _typing.Literal["triples", "level", "rotation", "unmasking", "limits"]  # noqa: Y015
     _WhichOneofArgType_shape: _TypeAlias = _typing.Literal["shape", b"shape"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_shape) -> _WhichOneofReturnType_shape | None: ...
 
@@ -219,6 +227,65 @@ class RotationItem(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RotationItem: _TypeAlias = RotationItem  # noqa: Y015
+
+@_typing.final
+class UnmaskingItem(_message.Message):
+    """To turn the bits of verified ballots into numbers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POINTERS_FIELD_NUMBER: _builtins.int
+    POINTER_BITS_FIELD_NUMBER: _builtins.int
+    FLAGS_FIELD_NUMBER: _builtins.int
+    RING_BITS_FIELD_NUMBER: _builtins.int
+    pointers: _builtins.int
+    """Pointers to a class, and their bits."""
+    pointer_bits: _builtins.int
+    flags: _builtins.int
+    ring_bits: _builtins.int
+    """Numbers are shared modulo 2^ring_bits."""
+    def __init__(
+        self,
+        *,
+        pointers: _builtins.int = ...,
+        pointer_bits: _builtins.int = ...,
+        flags: _builtins.int = ...,
+        ring_bits: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["flags", b"flags", "pointer_bits", b"pointer_bits", "pointers", b"pointers", "ring_bits", b"ring_bits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnmaskingItem: _TypeAlias = UnmaskingItem  # noqa: Y015
+
+@_typing.final
+class LimitsItem(_message.Message):
+    """To find which of some counts from 0 to `most` are above a limit."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COUNTS_FIELD_NUMBER: _builtins.int
+    MOST_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    counts: _builtins.int
+    most: _builtins.int
+    limit: _builtins.int
+    def __init__(
+        self,
+        *,
+        counts: _builtins.int = ...,
+        most: _builtins.int = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "limit", b"limit", "most", b"most"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LimitsItem: _TypeAlias = LimitsItem  # noqa: Y015
 
 @_typing.final
 class DealResponse(_message.Message):

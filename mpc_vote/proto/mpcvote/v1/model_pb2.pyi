@@ -25,22 +25,35 @@ class TrainRequest(_message.Message):
 
     ROUND_IDS_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
+    FEATURES_FIELD_NUMBER: _builtins.int
+    UNLABELLED_FIELD_NUMBER: _builtins.int
     seed: _builtins.int
+    """In the first message only."""
+    features: _builtins.str
+    """In the first message only: the feature map in which neighbours among the points are sought;
+    empty for the points themselves.
+    """
     @_builtins.property
     def round_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Rounds to learn from; empty for all complete rounds of the same classes and query shape as the
-        caller's newest.
+        """In the first message only: rounds to learn from; empty for all complete rounds of the same
+        classes and query shape as the caller's newest.
         """
+
+    @_builtins.property
+    def unlabelled(self) -> _common_pb2.Tensor:
+        """Rows like the rounds' queries, in one message or several."""
 
     def __init__(
         self,
         *,
         round_ids: _abc.Iterable[_builtins.str] | None = ...,
         seed: _builtins.int = ...,
+        features: _builtins.str = ...,
+        unlabelled: _common_pb2.Tensor | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["unlabelled", b"unlabelled"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["round_ids", b"round_ids", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["features", b"features", "round_ids", b"round_ids", "seed", b"seed", "unlabelled", b"unlabelled"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -135,6 +148,7 @@ class Model(_message.Message):
     METRICS_FIELD_NUMBER: _builtins.int
     TRAINED_UNIX_MS_FIELD_NUMBER: _builtins.int
     SHA256_FIELD_NUMBER: _builtins.int
+    UNLABELLED_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     labels: _builtins.int
     classes: _builtins.int
@@ -145,6 +159,8 @@ class Model(_message.Message):
     delta: _builtins.float
     trained_unix_ms: _builtins.int
     sha256: _builtins.bytes
+    unlabelled: _builtins.int
+    """Points without labels that it learnt from too."""
     @_builtins.property
     def round_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -166,10 +182,11 @@ class Model(_message.Message):
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         trained_unix_ms: _builtins.int = ...,
         sha256: _builtins.bytes = ...,
+        unlabelled: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "delta", b"delta", "epsilon_agent", b"epsilon_agent", "epsilon_instance", b"epsilon_instance", "labels", b"labels", "metrics", b"metrics", "query_dtype", b"query_dtype", "query_shape", b"query_shape", "round_ids", b"round_ids", "sha256", b"sha256", "trained_unix_ms", b"trained_unix_ms", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "delta", b"delta", "epsilon_agent", b"epsilon_agent", "epsilon_instance", b"epsilon_instance", "labels", b"labels", "metrics", b"metrics", "query_dtype", b"query_dtype", "query_shape", b"query_shape", "round_ids", b"round_ids", "sha256", b"sha256", "trained_unix_ms", b"trained_unix_ms", "unlabelled", b"unlabelled", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -35,7 +35,7 @@ class ModelServiceStub:
         Args:
             channel: A grpc.Channel.
         """
-        self.Train = channel.unary_stream(
+        self.Train = channel.stream_stream(
                 '/mpcvote.v1.ModelService/Train',
                 request_serializer=mpcvote_dot_v1_dot_model__pb2.TrainRequest.SerializeToString,
                 response_deserializer=mpcvote_dot_v1_dot_model__pb2.TrainResponse.FromString,
@@ -61,8 +61,9 @@ class ModelServiceServicer:
     """Served by the coordinator to certificates of role `client`.
     """
 
-    def Train(self, request, context):
-        """Trains a new version on the labelled queries of the caller's completed rounds.
+    def Train(self, request_iterator, context):
+        """Trains a new version on the labelled queries of the caller's completed rounds, and on further
+        public points without labels that the caller streams in.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -90,7 +91,7 @@ class ModelServiceServicer:
 
 def add_ModelServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'Train': grpc.unary_stream_rpc_method_handler(
+            'Train': grpc.stream_stream_rpc_method_handler(
                     servicer.Train,
                     request_deserializer=mpcvote_dot_v1_dot_model__pb2.TrainRequest.FromString,
                     response_serializer=mpcvote_dot_v1_dot_model__pb2.TrainResponse.SerializeToString,
@@ -123,7 +124,7 @@ class ModelService:
     """
 
     @staticmethod
-    def Train(request,
+    def Train(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -133,8 +134,8 @@ class ModelService:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
+        return grpc.experimental.stream_stream(
+            request_iterator,
             target,
             '/mpcvote.v1.ModelService/Train',
             mpcvote_dot_v1_dot_model__pb2.TrainRequest.SerializeToString,

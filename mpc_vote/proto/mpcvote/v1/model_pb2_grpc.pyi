@@ -33,8 +33,10 @@ class ModelServiceStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ModelServiceAsyncStub: ...
-    Train: _grpc.UnaryStreamMultiCallable[_model_pb2.TrainRequest, _model_pb2.TrainResponse]
-    """Trains a new version on the labelled queries of the caller's completed rounds."""
+    Train: _grpc.StreamStreamMultiCallable[_model_pb2.TrainRequest, _model_pb2.TrainResponse]
+    """Trains a new version on the labelled queries of the caller's completed rounds, and on further
+    public points without labels that the caller streams in.
+    """
     ListModels: _grpc.UnaryUnaryMultiCallable[_model_pb2.ListModelsRequest, _model_pb2.ListModelsResponse]
     GetModel: _grpc.UnaryStreamMultiCallable[_model_pb2.GetModelRequest, _model_pb2.GetModelResponse]
     """The model as a safetensors file, in chunks, after its description."""
@@ -45,8 +47,10 @@ class ModelServiceAsyncStub(ModelServiceStub):
     """Served by the coordinator to certificates of role `client`."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
-    Train: _aio.UnaryStreamMultiCallable[_model_pb2.TrainRequest, _model_pb2.TrainResponse]  # type: ignore[assignment]
-    """Trains a new version on the labelled queries of the caller's completed rounds."""
+    Train: _aio.StreamStreamMultiCallable[_model_pb2.TrainRequest, _model_pb2.TrainResponse]  # type: ignore[assignment]
+    """Trains a new version on the labelled queries of the caller's completed rounds, and on further
+    public points without labels that the caller streams in.
+    """
     ListModels: _aio.UnaryUnaryMultiCallable[_model_pb2.ListModelsRequest, _model_pb2.ListModelsResponse]  # type: ignore[assignment]
     GetModel: _aio.UnaryStreamMultiCallable[_model_pb2.GetModelRequest, _model_pb2.GetModelResponse]  # type: ignore[assignment]
     """The model as a safetensors file, in chunks, after its description."""
@@ -58,10 +62,12 @@ class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def Train(
         self,
-        request: _model_pb2.TrainRequest,
+        request_iterator: _MaybeAsyncIterator[_model_pb2.TrainRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_model_pb2.TrainResponse], _abc.AsyncIterator[_model_pb2.TrainResponse]]:
-        """Trains a new version on the labelled queries of the caller's completed rounds."""
+        """Trains a new version on the labelled queries of the caller's completed rounds, and on further
+        public points without labels that the caller streams in.
+        """
 
     @_abc_1.abstractmethod
     def ListModels(

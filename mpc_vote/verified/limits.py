@@ -1,0 +1,91 @@
+"""Material that tells whether a shared count is above a public limit, and nothing else of it.
+
+Free: a mask r modulo m, the least power of two above all counts. Corrected: for each count a truth
+table over m entries, shared by exclusive or, that says of an opened c + r whether c is above the
+limit. Parties open c + r, which is uniform, look it up, which is local, and open the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mpc_vote import ring
+from mpc_vote.argmax.channel import Openings
+from mpc_vote.argmax.material import Item
+from mpc_vote.csprng import SeedStream, Words
+
+Bits = npt.NDArray[np.uint8]
+
+
+class LimitsPart(NamedTuple):
+    """One party's shares."""
+
+    masks: Words
+    """(counts,), of which the low bits count."""
+    tables: Bits
+    """(counts, m / 8): packed bits, by exclusive or."""
+
+    def __repr__(self) -> str:
+        return "LimitsPart(hidden)"
+
+
+@dataclass(frozen=True)
+class Limits(Item[LimitsPart]):
+    """For so many counts from 0 to `most`, and one limit."""
+
+    counts: int
+    most: int
+    limit: int
+
+    @property
+    def bits(self) -> int:
+        """Counts are opened modulo two to this; a table has whole bytes."""
+        return max(3, self.most.bit_length())
+
+    @property
+    def _table_bytes(self) -> int:
+        return (1 << self.bits) // 8
+
+    @property
+    def correction_bytes(self) -> int:
+        return self.counts * self._table_bytes
+
+    @property
+    def part_bytes(self) -> int:
+        return self.correction_bytes + 8 * self.counts
+
+    def expand(self, seed: bytes, index: int, correction: bytes | None) -> LimitsPart:
+        stream = SeedStream(seed, index)
+        masks = stream.words(self.counts)
+        raw = stream.take(self.correction_bytes) if correction is None else correction
+        tables = np.frombuffer(raw, np.uint8).reshape(self.counts, self._table_bytes)
+        return LimitsPart(masks, tables)
+
+    def correct(self, seeds: Sequence[bytes], index: int) -> bytes:
+        parts = [self.expand(seed, index, None) for seed in seeds]
+        mask = np.add.reduce([part.masks for part in parts])
+        counts = np.arange(1 << self.bits, dtype=np.uint64) - mask[:, None]
+        above = counts % np.uint64(1 << self.bits) > np.uint64(self.limit)
+        tables = np.packbits(above, axis=1, bitorder="little")
+        for part in parts[:-1]:
+            tables ^= part.tables
+        return tables.tobytes()
+
+
+def above(counts: Words, item: Limits, part: LimitsPart, channel: Openings) -> Bits:
+    """Which of the shared counts are above the limit: public, and the same at all parties."""
+    payloads = channel.exchange(ring.pack_planes(counts + part.masks, item.bits))
+    opened = np.add.reduce(
+        [ring.unpack_planes(data, item.bits, item.counts).astype(np.uint64) for data in payloads]
+    ) % np.uint64(1 << item.bits)
+    place = (opened >> np.uint64(3)).astype(np.intp)[:, None]
+    octets = np.take_along_axis(part.tables, place, axis=1)[:, 0]
+    own = (octets >> (opened & np.uint64(7)).astype(np.uint8)) & np.uint8(1)
+    replies = channel.exchange(np.packbits(own, bitorder="little").tobytes())
+    found = np.bitwise_xor.reduce([np.frombuffer(reply, np.uint8) for reply in replies])
+    return np.unpackbits(found, bitorder="little", count=item.counts)

@@ -1,0 +1,129 @@
+"""Agents that lie about their votes, against the live service."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+
+import numpy as np
+import pytest
+
+from agent_node.agent import Agent
+from agent_node.settings import AgentSettings
+from agent_node.voter import Ballot, prepare
+from agent_node.wiring import open_agent
+from mpc_vote import config
+from mpc_vote.ballots import BallotKind
+from mpc_vote.client import AsyncLabelClient, LabelResult, Plan
+from mpc_vote.data.dataset import Dataset
+from mpc_vote.data.partition import save_part
+from mpc_vote.errors import ErrorKind
+from mpc_vote.identity import Role
+from mpc_vote.sharing import Share, split
+from mpc_vote.spec import Spec
+from mpc_vote.verified.layout import split_bits
+from tests.service.support import QUIET, Service, attends, cancelled, refused, until
+
+CLASSES, QUERIES, HONEST = 5, 40, 3
+
+
+class _Stuffer(Agent):
+    """Shares twenty votes for the last class, or the bits that say most."""
+
+    def _share(self, spec: Spec, ballot: Ballot) -> list[Share]:
+        self._policy.charge(spec)
+        parties, explicit = len(spec.parties), spec.explicit_rank(self._name)
+        if spec.message.verified:
+            layout = spec.layout(self._name)
+            bits = np.ones((len(ballot), layout.bits), dtype=np.uint8)
+            return split_bits(bits, parties, explicit)
+        stuffed = np.zeros_like(ballot)
+        stuffed[:, -1] = 20 << spec.message.fraction_bits
+        return split(stuffed, parties, explicit, spec.message.ring_bits)
+
+
+def _points(label: Sequence[int]) -> Dataset:
+    """Whatever is asked, the answer is the label; attributes where there are several."""
+    y = np.array([label] * 4 if len(label) > 1 else list(label) * 4)
+    x = np.random.default_rng(len(label)).normal(size=(4, 7)).astype(np.float32)
+    return Dataset("all alike", x, y, CLASSES)
+
+
+@contextlib.asynccontextmanager
+async def _agents(
+    service: Service, prefix: str, label: Sequence[int], liars: int
+) -> AsyncIterator[AsyncLabelClient]:
+    """Honest agents that all say the same, and liars; a client."""
+    async with contextlib.AsyncExitStack() as stack:
+        names = [f"{prefix}-{number}" for number in range(HONEST + liars)]
+        for number, name in enumerate(names):
+            path = service.cluster.directory / f"{name}.npz"
+            save_part(path, _points(label))
+            parties = ",".join(f"{n}={a}" for n, a in service.cluster.party_addresses.items())
+            settings = config.load(
+                AgentSettings,
+                [
+                    "--method=knn",
+                    "--neighbours=1",
+                    f"--certs={service.certs(Role.AGENT, name)}",
+                    f"--data={path}",
+                    f"--data-dir={service.cluster.directory / 'data' / name}",
+                    f"--coordinator={service.cluster.coordinator_address}",
+                    f"--parties={parties}",
+                    "--budget-instance=inf",
+                ],
+            )
+            voter, capabilities = prepare(settings, name)
+            agent = await open_agent(
+                stack,
+                settings,
+                service.credentials(Role.AGENT, name),
+                settings.data_dir,
+                voter,
+                capabilities,
+                Agent if number < HONEST else _Stuffer,
+            )
+            await stack.enter_async_context(cancelled(agent.attend()))
+        client = await stack.enter_async_context(service.client())
+        await until(lambda: attends(client, *names), "all attend")
+        yield client
+
+
+async def _label(client: AsyncLabelClient, **more: object) -> LabelResult:
+    queries = np.zeros((QUERIES, 7), dtype=np.float32)
+    plan = Plan(classes=CLASSES, sigma=QUIET, collusion=0, **more)  # type: ignore[arg-type]
+    return await client.label(queries, plan)
+
+
+@pytest.mark.parametrize("verified", [None, True, False])
+async def test_a_ballot_can_be_stuffed_only_where_it_is_not_verified(
+    service: Service, verified: bool | None
+) -> None:
+    """Verified is what a round is by default."""
+    async with _agents(service, f"voter-{verified}".lower(), [2], 1) as client:
+        result = await _label(client, ballot=BallotKind.KNN_COUNT, verified=verified)
+    assert result.contributors == HONEST + 1
+    assert set(result.labels.tolist()) == ({CLASSES - 1} if verified is False else {2})
+
+
+async def test_who_says_yes_to_everything_is_named_and_left_out(service: Service) -> None:
+    said = [1, 0, 0, 1, 0]
+    async with _agents(service, "face", said, 2) as client:
+        plan = {"ballot": BallotKind.MULTI_LABEL, "tau": 2}
+        result = await _label(client, **plan, quorum=HONEST)
+        assert result.labels.tolist() == [said] * QUERIES
+        assert result.contributors == HONEST
+        assert sorted(result.absences) == ["face-3", "face-4"]
+        assert all("its ballot was invalid" in why for why in result.absences.values())
+        with refused(ErrorKind.QUORUM_MISSED, "face-3, face-4", "invalid"):
+            await _label(client, **plan, quorum=HONEST + 1)
+
+
+async def test_frequency_ballots_are_not_verified_and_who_wants_it_is_told(
+    service: Service,
+) -> None:
+    async with _agents(service, "share", [1], 0) as client:
+        result = await _label(client, ballot=BallotKind.KNN_FREQUENCY)
+        assert set(result.labels.tolist()) == {1}
+        with refused(ErrorKind.SPEC_INVALID, "use count ballots"):
+            await _label(client, ballot=BallotKind.KNN_FREQUENCY, verified=True)

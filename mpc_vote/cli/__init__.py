@@ -17,6 +17,7 @@ _OWN = {
     "demo": ("mpc_vote.cli.demo:command", "run the whole service on this machine, end to end"),
     "certs": ("mpc_vote.cli.certs:command", "make a certificate authority and certificates"),
     "label": ("mpc_vote.cli.label:command", "ask the service for labels of a batch of queries"),
+    "features": ("mpc_vote.cli.features:command", "map pictures to features of a backbone"),
     "audit": ("mpc_vote.cli.audit:command", "attack the released labels, against the claim"),
     "bench": ("mpc_vote.cli.bench:command", "measure the secure argmax, near and far"),
     "experiment": ("mpc_vote.cli.experiment:command", "repeat the paper's experiments"),

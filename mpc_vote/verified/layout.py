@@ -16,8 +16,8 @@ IntArray = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.uint8]
 
 # No honest agent's noise is beyond the bound of a cell, but with this probability: it is then cut.
-# That is below 12 standard deviations wherever the variance is above 30 units squared.
-TAIL = 2.0**-80
+# That is below 12 standard deviations wherever one is at least 8 units, half a vote.
+TAIL = 2.0**-90
 
 
 def weights_for(bound: int) -> tuple[int, ...]:

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+from mpc_vote import _tls as _tls
+
 if TYPE_CHECKING:
     from mpc_vote.client import AsyncLabelClient, LabelClient, LabelResult, Plan, Progress
     from mpc_vote.errors import VoteError

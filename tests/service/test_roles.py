@@ -6,6 +6,8 @@ the calls that are meant for it; a server that can't do its work says so.
 
 from __future__ import annotations
 
+import socket
+import ssl
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -194,6 +196,25 @@ async def test_a_connection_needs_a_valid_certificate_of_our_authority(
 async def test_plaintext_is_refused(service: Service, server: Identity) -> None:
     async with grpc.aio.insecure_channel(service.address(server)) as channel:
         assert await check_health(channel) is grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize("server", SERVERS, ids=str)
+def test_only_tls_1_3_is_spoken(service: Service, server: Identity) -> None:
+    certs = service.certs(Role.CLIENT, "client")
+    host, _, port = service.address(server).rpartition(":")
+    spoken = {}
+    for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+        context = ssl.create_default_context(cafile=certs / "ca.pem")
+        context.load_cert_chain(certs / "cert.pem", certs / "key.pem")
+        context.set_alpn_protocols(["h2"])
+        context.minimum_version = context.maximum_version = version
+        with socket.create_connection((host, int(port)), timeout=10) as plain:
+            try:
+                with context.wrap_socket(plain, server_hostname=server.dns_name) as secure:
+                    spoken[version] = secure.version()
+            except (ssl.SSLError, ConnectionError):
+                spoken[version] = None
+    assert spoken == {ssl.TLSVersion.TLSv1_2: None, ssl.TLSVersion.TLSv1_3: "TLSv1.3"}
 
 
 async def test_a_server_with_another_name_is_not_talked_to(service: Service) -> None:

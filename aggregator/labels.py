@@ -19,7 +19,7 @@ from mpc_vote.identity import Role
 from mpc_vote.privacy.ledger import Ledger
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, label_pb2, label_pb2_grpc
-from mpc_vote.spec import ENGINE_CODES, MAX_QUERIES
+from mpc_vote.spec import ENGINE_CODES, MAX_QUERIES, Spec
 
 _LABELS_PER_MESSAGE = 65_536
 _RETRY_SECONDS = 2.0
@@ -135,11 +135,22 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
             spec = await asyncio.to_thread(
                 make_spec, plan, queries, present, self._defaults, await self._runner.round_trip()
             )
-            await asyncio.to_thread(
-                self._archive.open_round, client, plan.request_id, fingerprint, spec, queries
-            )
+            # A client that hangs up now must not leave a round that is open and runs nowhere.
+            return await asyncio.shield(self._start(client, plan, queries, fingerprint, spec))
         finally:
             self._arriving -= 1
+
+    async def _start(
+        self,
+        client: str,
+        plan: label_pb2.LabelPlan,
+        queries: Queries,
+        fingerprint: bytes,
+        spec: Spec,
+    ) -> Round:
+        await asyncio.to_thread(
+            self._archive.open_round, client, plan.request_id, fingerprint, spec, queries
+        )
         round_ = Round(spec, plan.delta or self._defaults.delta)
         task = asyncio.create_task(self._runner.run(round_))
         self._open[spec.round_id] = (round_, task)

@@ -65,6 +65,9 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
             await asyncio.to_thread(_check_features, first.features, rounds[0].spec)
             async with in_time():
                 unlabelled = await _read_unlabelled(first, messages, rounds)
+            further = 0 if unlabelled is None else len(unlabelled)
+            if sum(record.spec.queries for record in rounds) + further < 2:
+                raise VoteError(ErrorKind.TOO_FEW_POINTS)
         except BaseException:
             self._training = False
             raise

@@ -201,6 +201,10 @@ class ErrorKind(enum.Enum):
     MODEL_UNKNOWN = (grpc.StatusCode.NOT_FOUND, "There is no model version {version}. Train one.")
     TRAINING_BUSY = (_QUOTA, "A model is being trained. Ask again later.")
     NOTHING_LABELLED = (_STATE, "No complete round has labels to train on. Ask for labels first.")
+    TOO_FEW_POINTS = (
+        _STATE,
+        "A model can't learn from a single point. Ask for more labels, or send unlabelled points.",
+    )
     ROUNDS_UNLIKE = (
         _BAD,
         "Rounds of different classes, ballots or query shapes can't train one model: {why}.",

@@ -98,6 +98,16 @@ def test_the_plain_client_sends_points_too(service: Service, rounds: dict[int, s
                 list(client.train([rounds[FEW]], unlabelled=bad))
 
 
+async def test_one_point_is_too_few(service: Service, labs: Group) -> None:
+    async with service.client("lonely") as client:
+        round_id = (await client.label(labs.queries(1), labs.plan(sigma=0.5))).round_id
+        with refused(ErrorKind.TOO_FEW_POINTS, "single point"):
+            _ = [event async for event in client.train([round_id])]
+        more = labs.queries(30, seed=1)
+        model = [event async for event in client.train([round_id], unlabelled=more)][-1]
+        assert isinstance(model, model_pb2.Model) and model.labels == 1
+
+
 def test_the_command_sends_points(service: Service, labs: Group, tmp_path: Path) -> None:
     asked, more = tmp_path / "asked.npy", tmp_path / "more.npy"
     np.save(asked, labs.queries(12))

@@ -361,7 +361,7 @@ def _absences(
         if agent in ballots.submitted:
             reason = "its shares did not reach every party"
         if agent in excluded:
-            reason = f"its ballot was invalid: yes to more than {spec.message.tau} attributes"
+            reason = f"its ballot was invalid: over {spec.layout(agent).limit} votes on a query"
         absences.append(label_pb2.Absence(agent=agent, reason=reason))
     return absences
 

@@ -23,6 +23,7 @@ from mpc_vote.privacy.mechanisms import SkellamVote
 from mpc_vote.proto.mpcvote.v1 import common_pb2
 from mpc_vote.verified.counting import MAX_NUMBERS, Count
 from mpc_vote.verified.layout import TAIL, Layout
+from mpc_vote.verified.limits import MAX_COUNT
 
 MAX_QUERIES = 10_000
 MAX_QUERY_BYTES = 256 << 20
@@ -168,9 +169,13 @@ class Spec:
         """How the ballots of a verified round are laid out and counted."""
         m = self.message
         bound, unit = noise.tail_bound(self.agent_variance, TAIL), 1 << m.fraction_bits
-        single = 1 if self.ballot is BallotKind.ONE_HOT else 0
-        layouts = tuple(Layout(m.classes, k or single, unit, bound) for k in self.roster.values())
-        return Count(layouts, m.queries, m.ring_bits, m.tau)
+        if self.ballot is BallotKind.ONE_HOT:
+            layouts = [Layout(m.classes, unit, bound)] * len(self.roster)
+        elif self.multi_label:
+            layouts = [Layout(m.classes, unit, bound, 1, m.tau)] * len(self.roster)
+        else:
+            layouts = [Layout(m.classes, unit, bound, k, k) for k in self.roster.values()]
+        return Count(tuple(layouts), m.queries, m.ring_bits)
 
     def layout(self, agent: str) -> Layout:
         """How an agent's verified ballot is laid out."""
@@ -268,9 +273,12 @@ class Spec:
             self.ballot in VERIFIED_BALLOTS,
             "frequency ballots can't be verified: use count ballots, or verified=False",
         )
-        numbers = sum(layout.numbers for layout in self.count.layouts)
+        layouts = self.count.layouts
+        numbers = sum(layout.numbers for layout in layouts)
         require(
-            8 * numbers <= MAX_NUMBERS and numbers * self.message.queries <= MAX_DEALT,
+            8 * numbers <= MAX_NUMBERS
+            and numbers * self.message.queries <= MAX_DEALT
+            and all(layout.classes * layout.most < MAX_COUNT for layout in layouts),
             "so many agents, neighbours, classes and queries are too many for a verified round: "
             "lower one of them, or use verified=False",
         )

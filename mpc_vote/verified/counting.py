@@ -28,7 +28,7 @@ MAX_NUMBERS = 1 << 26
 
 class Counted(NamedTuple):
     """A party's shares of totals, (queries x classes,), of which the low bits count; and who of
-    the roster was left out for saying yes too often, by place."""
+    the roster was left out for too many votes, by place."""
 
     totals: Words
     excluded: frozenset[int]
@@ -36,12 +36,16 @@ class Counted(NamedTuple):
 
 @dataclass(frozen=True)
 class Count:
-    """The count of one round: a layout for each agent of the roster; `tau` is for attributes."""
+    """The count of one round: a layout for each agent of the roster, all with pointers or none."""
 
     layouts: tuple[Layout, ...]
     queries: int
     ring_bits: int
-    tau: int = 0
+
+    @property
+    def _limited(self) -> bool:
+        """Whether votes have to be added up to see that they are not too many."""
+        return self.layouts[0].most > 0
 
     def plan(self) -> list[Item[Any]]:
         """All material that it takes."""
@@ -65,18 +69,19 @@ class Count:
 
     def _items(self, queries: int) -> list[Item[Any]]:
         items: list[Item[Any]] = [self._unmasking(queries)]
-        return [*items, self._limits(queries)] if self.tau else items
+        return [*items, self._limits(queries)] if self._limited else items
 
     def _unmasking(self, queries: int) -> Unmasking:
         return Unmasking(
-            pointers=queries * sum(layout.votes for layout in self.layouts),
+            pointers=0 if self._limited else queries * len(self.layouts),
             pointer_bits=self.layouts[0].pointer_bits,
             flags=queries * sum(layout.flags for layout in self.layouts),
             ring_bits=self.ring_bits,
         )
 
     def _limits(self, queries: int) -> Limits:
-        return Limits(queries * len(self.layouts), self.layouts[0].classes, self.tau)
+        most = max(layout.classes * layout.most for layout in self.layouts)
+        return Limits(queries, most, tuple(layout.limit for layout in self.layouts))
 
     def _chunk(
         self,
@@ -96,9 +101,9 @@ class Count:
         ):
             if reader is not None:
                 votes, noise = _add_up(layout, queries, part, opened, own, _constants(channel))
-                chunk.add(place, votes * noise.dtype.type(layout.unit) + noise, bool(self.tau))
+                chunk.add(place, votes * noise.dtype.type(layout.unit) + noise, self._limited)
                 counts[place] = votes.sum(axis=1, dtype=votes.dtype)
-        if self.tau:
+        if self._limited:
             limits = self._limits(queries)
             found = above(counts.reshape(-1), limits, material.take(limits), channel)
             over = found.reshape(counts.shape)
@@ -117,9 +122,9 @@ class Count:
             if reader is None:
                 continue
             bits = reader.take(queries)
-            cut = layout.votes * layout.pointer_bits
+            cut = layout.pointer_bits
             if cut:
-                pointers[own_pointers] = bits[:, :cut].reshape(-1, layout.pointer_bits) @ places
+                pointers[own_pointers] = bits[:, :cut] @ places
             flags[own_flags] = bits[:, cut:].reshape(-1)
         return pointers, flags
 
@@ -127,7 +132,8 @@ class Count:
         """Where the pointers and the flags of each agent are."""
         pointer, flag = 0, 0
         for layout in self.layouts:
-            pointer_end, flag_end = pointer + queries * layout.votes, flag + queries * layout.flags
+            pointer_end = pointer + (0 if layout.most else queries)
+            flag_end = flag + queries * layout.flags
             yield slice(pointer, pointer_end), slice(flag, flag_end)
             pointer, flag = pointer_end, flag_end
 
@@ -179,16 +185,21 @@ def _add_up(
     if constants:
         values += seen
     values = values.reshape(queries, layout.flags)
-    votes = values[:, : layout.vote_flags]
-    if layout.votes:
+    if layout.most:
+        votes = _weighed(values[:, : layout.vote_flags], layout.vote_weights)
+    else:
         places = opened[0][own_pointers, None] ^ np.arange(layout.classes, dtype=np.uint16)
-        rows = np.take_along_axis(part.units[own_pointers], places.astype(np.intp), axis=1)
-        votes = rows.reshape(queries, layout.votes, layout.classes).sum(axis=1, dtype=dtype)
-    flags = values[:, layout.vote_flags :].reshape(queries, layout.classes, len(layout.weights))
-    noise: Array = flags @ np.array(layout.weights, dtype)
+        votes = np.take_along_axis(part.units[own_pointers], places.astype(np.intp), axis=1)
+    noise = _weighed(values[:, layout.vote_flags :], layout.noise_weights)
     if constants:
         noise -= dtype.type(layout.bound)
     return votes, noise
+
+
+def _weighed(flags: Array, weights: Sequence[int]) -> Array:
+    """Flags of each cell, (queries, classes x weights), added up."""
+    cells: Array = flags.reshape(len(flags), -1, len(weights)) @ np.array(weights, flags.dtype)
+    return cells
 
 
 def _open(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,58 +20,65 @@ Bits = npt.NDArray[np.uint8]
 TAIL = 2.0**-90
 
 
-def weights_for(bound: int) -> tuple[int, ...]:
-    """Weights whose subsets add up to every number from 0 to twice the bound, and to no other."""
+def weights_for(most: int) -> tuple[int, ...]:
+    """Weights whose subsets add up to every number from 0 to `most`, and to no other."""
     weights, reached = [], 0
-    while reached < 2 * bound:
-        weights.append(min(reached + 1, 2 * bound - reached))
+    while reached < most:
+        weights.append(min(reached + 1, most - reached))
         reached += weights[-1]
     return tuple(weights)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The bits of one agent's answer to one query: pointers, or a flag for each attribute, and then
-    the noise of each cell.
+    """The bits of one agent's answer to one query: the votes first, then the noise of each cell.
 
-    `votes` is the number of pointers, 0 for attributes. A vote is `unit` units of a total, and no
-    noise is beyond `bound` units.
+    Without `most` the vote is a pointer to a class. With it, flags give each class 0 to `most`
+    votes, which may add up to `limit`. A vote is `unit` units of a total, and no noise is beyond
+    `bound` units.
     """
 
     classes: int
-    votes: int
     unit: int
     bound: int
+    most: int = 0
+    limit: int = 1
 
     @cached_property
-    def weights(self) -> tuple[int, ...]:
+    def noise_weights(self) -> tuple[int, ...]:
         """What the flags of a cell's noise are worth, from -bound on."""
-        return weights_for(self.bound)
+        return weights_for(2 * self.bound)
+
+    @cached_property
+    def vote_weights(self) -> tuple[int, ...]:
+        """What the flags of a cell's votes are worth."""
+        return weights_for(self.most)
 
     @property
     def pointer_bits(self) -> int:
         """There is one value more than there are classes, for no class."""
-        return self.classes.bit_length() if self.votes else 0
+        return 0 if self.most else self.classes.bit_length()
 
     @property
     def vote_flags(self) -> int:
         """Flags of a query that are votes."""
-        return 0 if self.votes else self.classes
+        return self.classes * len(self.vote_weights)
 
     @property
     def flags(self) -> int:
         """All flags of a query."""
-        return self.vote_flags + self.classes * len(self.weights)
+        return self.vote_flags + self.classes * len(self.noise_weights)
 
     @property
     def bits(self) -> int:
         """Bits of a query."""
-        return self.votes * self.pointer_bits + self.flags
+        return self.pointer_bits + self.flags
 
     @property
     def numbers(self) -> int:
-        """Numbers of material that a query takes."""
-        return self.votes * (1 << self.pointer_bits) + self.flags
+        """Numbers of material that a query takes, about: truth tables count by their size."""
+        counted = 1 << (self.classes * self.most).bit_length()
+        return (counted // 32 if self.most else 1 << self.pointer_bits) + self.flags
 
     def share_bytes(self, queries: int) -> int:
         """Size of an explicit share."""
@@ -83,30 +90,29 @@ def encode(layout: Layout, ballot: IntArray, noise_drawn: IntArray) -> Bits:
 
     Noise beyond the bound, of which there is none but with probability TAIL, is cut to it.
     """
-    counts, rest = np.divmod(ballot, layout.unit)
-    most = layout.votes or 1
-    if rest.any() or (counts < 0).any() or (counts > most).any():
+    votes, rest = np.divmod(ballot, layout.unit)
+    if rest.any() or (votes < 0).any() or (votes > (layout.most or 1)).any():
         raise ValueError(f"a ballot must be made of whole votes of {layout.unit} units")
-    if layout.votes and (counts.sum(axis=1) > layout.votes).any():
-        raise ValueError(f"a query has at most {layout.votes} votes")
-    parts: list[npt.NDArray[np.integer[Any]]] = []
-    if layout.votes:
-        ends = np.cumsum(counts, axis=1)
-        pointers = np.stack([(ends <= vote).sum(axis=1) for vote in range(layout.votes)], axis=1)
-        places = np.arange(layout.pointer_bits)
-        parts.append((pointers[:, :, None] >> places) & 1)
+    if (votes.sum(axis=1) > layout.limit).any():
+        raise ValueError(f"a query has at most {layout.limit} votes")
+    if layout.most:
+        cast = _flags(votes, layout.vote_weights)
     else:
-        parts.append(counts)
-    left = np.clip(noise_drawn, -layout.bound, layout.bound) + layout.bound
-    flags = np.empty((*left.shape, len(layout.weights)), dtype=np.uint8)
-    below = sum(layout.weights)
-    for place, weight in reversed(list(enumerate(layout.weights))):
+        pointers = np.where(votes.any(axis=1), votes.argmax(axis=1), layout.classes)
+        cast = ((pointers[:, None] >> np.arange(layout.pointer_bits)) & 1).astype(np.uint8)
+    cut = np.clip(noise_drawn, -layout.bound, layout.bound) + layout.bound
+    return np.concatenate([cast, _flags(cut, layout.noise_weights)], axis=1)
+
+
+def _flags(values: IntArray, weights: Sequence[int]) -> Bits:
+    """Numbers (queries, classes) as flags (queries, classes x weights)."""
+    flags = np.empty((*values.shape, len(weights)), dtype=np.uint8)
+    below = sum(weights)
+    for place, weight in reversed(list(enumerate(weights))):
         below -= weight
-        flags[:, :, place] = left > below
-        left = left - weight * flags[:, :, place].astype(np.int64)
-    parts.append(flags)
-    flat = [part.reshape(len(ballot), -1).astype(np.uint8) for part in parts]
-    return np.concatenate(flat, axis=1)
+        flags[:, :, place] = values > below
+        values = values - weight * flags[:, :, place].astype(np.int64)
+    return flags.reshape(len(values), -1)
 
 
 def split_bits(bits: Bits, parties: int, explicit: int) -> list[Share]:

@@ -1,7 +1,7 @@
 """Material that tells whether a shared count is above a public limit, and nothing else of it.
 
 Free: a mask r modulo m, the least power of two above all counts. Corrected: for each count a truth
-table over m entries, shared by exclusive or, that says of an opened c + r whether c is above the
+table over m entries, shared by exclusive or, that says of an opened c + r whether c is above its
 limit. Parties open c + r, which is uniform, look it up, which is local, and open the bit.
 """
 
@@ -21,6 +21,9 @@ from mpc_vote.csprng import SeedStream, Words
 
 Bits = npt.NDArray[np.uint8]
 
+# A table has as many entries.
+MAX_COUNT = 1 << 16
+
 
 class LimitsPart(NamedTuple):
     """One party's shares."""
@@ -36,11 +39,16 @@ class LimitsPart(NamedTuple):
 
 @dataclass(frozen=True)
 class Limits(Item[LimitsPart]):
-    """For so many counts from 0 to `most`, and one limit."""
+    """For as many counts, from 0 to `most`, as there are queries for each of the limits."""
 
-    counts: int
+    queries: int
     most: int
-    limit: int
+    limits: tuple[int, ...]
+
+    @property
+    def counts(self) -> int:
+        """All of them, by limit and query."""
+        return self.queries * len(self.limits)
 
     @property
     def bits(self) -> int:
@@ -70,7 +78,8 @@ class Limits(Item[LimitsPart]):
         parts = [self.expand(seed, index, None) for seed in seeds]
         mask = np.add.reduce([part.masks for part in parts])
         counts = np.arange(1 << self.bits, dtype=np.uint64) - mask[:, None]
-        above = counts % np.uint64(1 << self.bits) > np.uint64(self.limit)
+        limits = np.repeat(np.array(self.limits, np.uint64), self.queries)
+        above = counts % np.uint64(1 << self.bits) > limits[:, None]
         tables = np.packbits(above, axis=1, bitorder="little")
         for part in parts[:-1]:
             tables ^= part.tables
@@ -78,7 +87,7 @@ class Limits(Item[LimitsPart]):
 
 
 def above(counts: Words, item: Limits, part: LimitsPart, channel: Openings) -> Bits:
-    """Which of the shared counts are above the limit: public, and the same at all parties."""
+    """Which of the shared counts are above their limits: public, and the same at all parties."""
     payloads = channel.exchange(ring.pack_planes(counts + part.masks, item.bits))
     opened = np.add.reduce(
         [ring.unpack_planes(data, item.bits, item.counts).astype(np.uint64) for data in payloads]

@@ -12,7 +12,7 @@ b for a conjunction, x xor a for a bit. The table engine opens three times at ea
    than that of rho, under alpha, and for all but the lowest whether it is equal, under beta;
 3. `wins`: each contestant's number, under s.
 
-Before that, of verified ballots all bits are opened under masks: `pointers` and `flags`.
+Before that, verified ballots are opened under masks, see `ballot_openings`.
 
 Parts of alpha and beta are entries of the parties' tables. No digit is below the truth table's
 last entry, so there it holds alpha alone; the entry next to rho's own digit holds beta alone.
@@ -33,7 +33,8 @@ from mpc_vote.argmax.levels import Level, LevelPart, pair_indices
 from mpc_vote.argmax.material import Item
 from mpc_vote.argmax.table import TableArgmax
 from mpc_vote.argmax.triples import TripleKind, TriplePart, Triples
-from mpc_vote.verified.unmasking import Unmasking, UnmaskingPart
+from mpc_vote.verified.limits import Limits
+from mpc_vote.verified.unmasking import Unmasking
 
 Array = npt.NDArray[Any]
 Words = npt.NDArray[np.uint64]
@@ -143,23 +144,25 @@ def _flips(level: Level, part: LevelPart, rho: Words) -> Words:
 
 
 def ballot_openings(
-    items: Sequence[Unmasking],
-    parts: Sequence[Sequence[UnmaskingPart]],
+    items: Sequence[Item[Any]],
+    parts: Sequence[Sequence[Any]],
     payloads: Sequence[Sequence[bytes]],
 ) -> Iterator[Opening]:
-    """What is opened of verified ballots, item by item; arguments are as for the table."""
-    for number, item in enumerate(items):
-        size = ring.planes_size(item.pointers, item.pointer_bits)
-        own = [held[number] for held in parts]
-        shape = (item.pointers, 1)
-        pointers = [
-            _planes(payload[:size], item.pointer_bits, shape) for payload in payloads[number]
-        ]
-        masks = [_words(part.pointer_masks)[:, None] for part in own]
-        yield Opening("pointers", item.pointer_bits, True, pointers, masks)
-        flags = [_bits(payload[size:], (item.flags, 1, 1)) for payload in payloads[number]]
-        hidden = [_words(part.flag_masks)[:, None, None] for part in own]
-        yield Opening("flags", 1, True, flags, hidden)
+    """What is opened of verified counts of neighbours; arguments are as for the table.
+
+    First all `flags`, then the `counts` of votes of each agent and query under their masks, and
+    last `above`, whether they are too many: shares of entries of a table, which hide each other.
+    """
+    (unmasking, limits), (first, second, third) = items, payloads
+    if not isinstance(unmasking, Unmasking) or not isinstance(limits, Limits):
+        raise ValueError("these are other items than those of counts")
+    flags = [_bits(payload, (unmasking.flags, 1, 1)) for payload in first]
+    masks = [_words(held[0].flag_masks)[:, None, None] for held in parts]
+    yield Opening("flags", 1, True, flags, masks)
+    counts = [_planes(payload, limits.bits, (limits.counts, 1)) for payload in second]
+    yield Opening("counts", limits.bits, False, counts, [held[1].masks[:, None] for held in parts])
+    above = [_bits(payload, (limits.counts, 1, 1)) for payload in third]
+    yield Opening("above", 1, True, above, above)
 
 
 def stock_openings(

@@ -32,6 +32,7 @@ from mpc_vote.argmax.stock import StockArgmax
 from mpc_vote.argmax.table import TableArgmax
 from mpc_vote.argmax.triples import TripleKind, Triples
 from mpc_vote.proto.mpcvote.v1 import dealer_pb2, label_pb2, party_pb2
+from mpc_vote.verified.limits import Limits
 from mpc_vote.verified.unmasking import Unmasking
 from tests.observation.needles import Needles, binary_forms, varint
 from tests.observation.openings import (
@@ -62,6 +63,8 @@ FALSE_ALARM = 1e-6
 LABELS_IN_A_PIECE = 24
 LABEL_BITS = label_bits(CLASSES)
 VOTE = 16
+# Of verified ballots: flags and the limits of their counts, opened in three exchanges.
+_BALLOT_ITEMS, _BALLOT_EXCHANGES = 2, 3
 
 # The engines, and the table engine also with winners of groups that meet at a second level.
 WAYS = {
@@ -162,16 +165,19 @@ def openings(seen: Observation) -> list[Opening]:
 def opened_of_ballots(seen: Observation) -> list[Opening]:
     """What was opened of verified ballots."""
     plan, parts, exchanges = session(seen)
-    items = [item for item in plan if isinstance(item, Unmasking)]
-    return list(ballot_openings(items, parts, exchanges))
+    if not seen.spec.message.verified:
+        return []
+    held = [own[:_BALLOT_ITEMS] for own in parts]
+    return list(ballot_openings(plan[:_BALLOT_ITEMS], held, exchanges[:_BALLOT_EXCHANGES]))
 
 
 def opened_by_level(seen: Observation) -> list[tuple[Level | None, list[Opening]]]:
     """What the engine opened; for the table engine by level."""
     engine = seen.spec.engine
     plan, parts, exchanges = session(seen)
-    before = sum(isinstance(item, Unmasking) for item in plan)
-    parts, exchanges = [held[before:] for held in parts], exchanges[before:]
+    if seen.spec.message.verified:
+        parts = [held[_BALLOT_ITEMS:] for held in parts]
+        exchanges = exchanges[_BALLOT_EXCHANGES:]
     if isinstance(engine, TableArgmax):
         return list(table_openings(engine, QUERIES, CLASSES, parts, exchanges))
     assert isinstance(engine, StockArgmax)
@@ -333,7 +339,7 @@ def test_the_dealer_hears_nothing_but_sizes(seen: Observation) -> None:
     if isinstance(seen.spec.engine, StockArgmax):
         assert {item.kind for item in plan if isinstance(item, Triples)} == set(TripleKind)
     else:
-        assert all(isinstance(item, Level | Unmasking) for item in plan)
+        assert all(isinstance(item, Level | Unmasking | Limits) for item in plan)
 
 
 def test_the_client_hears_labels_cost_and_progress(seen: Observation) -> None:
@@ -466,15 +472,15 @@ def test_openings_are_what_they_are_said_to_be(
     if isinstance(seen.spec.engine, StockArgmax):
         assert {opening.what for opening in openings} == {"product", "conjunction", "bit"}
         return
-    for opened in opened_of_ballots(seen):
-        bits = np.concatenate([truth.shared for truth in seen.truths.values()])
-        (layout,) = {truth.layout for truth in seen.truths.values() if truth.layout is not None}
-        pointers, flags = np.split(bits, [layout.votes * layout.pointer_bits], axis=1)
-        if opened.what == "pointers":
-            places = pointers.reshape(-1, layout.pointer_bits) << np.arange(layout.pointer_bits)
-            assert np.array_equal(opened.without(range(PARTIES))[:, 0], places.sum(axis=1))
-        else:
-            assert np.array_equal(opened.without(range(PARTIES)).reshape(-1), flags.reshape(-1))
+    if seen.spec.message.verified:
+        flags, counts, above = (
+            one.without(range(PARTIES)).reshape(-1) for one in opened_of_ballots(seen)
+        )
+        truths = list(seen.truths.values())
+        assert np.array_equal(flags, np.concatenate([truth.shared.reshape(-1) for truth in truths]))
+        votes = np.concatenate([truth.ballot.sum(axis=1) // VOTE for truth in truths])
+        assert np.array_equal(counts, votes)
+        assert not above.any()
     values, tags = seen.noisy_total().T, np.arange(CLASSES)[:, None].repeat(QUERIES, axis=1)
     whats = []
     for level, opened in opened_by_level(seen):
@@ -533,7 +539,8 @@ def test_what_the_parties_open_is_uniform_under_one_partys_masks(
     limit = FALSE_ALARM / (2 * len(kinds) * PARTIES * len(WAYS))
     for kind in sorted(kinds):
         chosen = [opening for opening in openings if opening.what == kind]
-        for values in ([one.opened for one in chosen], [one.without(others) for one in chosen]):
+        seen_by_all = [] if kind == "above" else [[one.opened for one in chosen]]  # all zero
+        for values in (*seen_by_all, [one.without(others) for one in chosen]):
             packed = [ring.pack(v.reshape(-1), o.bits) for v, o in zip(values, chosen, strict=True)]
             assert uniform_p_value(b"".join(packed)) > limit, kind
 

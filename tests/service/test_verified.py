@@ -51,7 +51,7 @@ def _points(label: Sequence[int]) -> Dataset:
 
 @contextlib.asynccontextmanager
 async def _agents(
-    service: Service, prefix: str, label: Sequence[int], liars: int
+    service: Service, prefix: str, label: Sequence[int], liars: int, method: str = "knn"
 ) -> AsyncIterator[AsyncLabelClient]:
     """Honest agents that all say the same, and liars; a client."""
     async with contextlib.AsyncExitStack() as stack:
@@ -63,7 +63,7 @@ async def _agents(
             settings = config.load(
                 AgentSettings,
                 [
-                    "--method=knn",
+                    f"--method={method}",
                     "--neighbours=1",
                     f"--certs={service.certs(Role.AGENT, name)}",
                     f"--data={path}",
@@ -95,15 +95,31 @@ async def _label(client: AsyncLabelClient, **more: object) -> LabelResult:
     return await client.label(queries, plan)
 
 
-@pytest.mark.parametrize("verified", [None, True, False])
-async def test_a_ballot_can_be_stuffed_only_where_it_is_not_verified(
+@pytest.mark.parametrize("verified", [None, False])
+async def test_votes_for_one_class_can_be_stuffed_only_where_they_are_not_verified(
     service: Service, verified: bool | None
 ) -> None:
-    """Verified is what a round is by default."""
-    async with _agents(service, f"voter-{verified}".lower(), [2], 1) as client:
-        result = await _label(client, ballot=BallotKind.KNN_COUNT, verified=verified)
+    """Verified is what a round is by default: whatever bits come, they are one vote."""
+    async with _agents(service, f"model-{verified}".lower(), [2], 1, "ae") as client:
+        result = await _label(client, ballot=BallotKind.ONE_HOT, verified=verified)
     assert result.contributors == HONEST + 1
     assert set(result.labels.tolist()) == ({CLASSES - 1} if verified is False else {2})
+
+
+@pytest.mark.parametrize("verified", [None, False])
+async def test_who_has_more_votes_than_neighbours_is_named_and_left_out(
+    service: Service, verified: bool | None
+) -> None:
+    prefix = f"voter-{verified}".lower()
+    async with _agents(service, prefix, [2], 1) as client:
+        result = await _label(client, ballot=BallotKind.KNN_COUNT, verified=verified, quorum=HONEST)
+    if verified is False:
+        assert set(result.labels.tolist()) == {CLASSES - 1}
+        assert not result.absences
+    else:
+        assert set(result.labels.tolist()) == {2}
+        assert list(result.absences) == [f"{prefix}-{HONEST}"]
+        assert result.contributors == HONEST
 
 
 async def test_who_says_yes_to_everything_is_named_and_left_out(service: Service) -> None:

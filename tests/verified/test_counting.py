@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from mpc_vote import noise, ring
 from mpc_vote.argmax.channel import Channel, Traffic
@@ -39,31 +41,46 @@ def count_all(
     return signed.reshape(count.queries, -1), found[0][0].excluded, found[0][1]
 
 
-def votes_of(rng: np.random.Generator, layout: Layout, queries: int, most: int = 0) -> np.ndarray:
+def votes_of(rng: np.random.Generator, layout: Layout, queries: int) -> np.ndarray:
     """A valid ballot: some votes go to no class."""
-    if not layout.votes:
+    if layout.most == 1:
         order = rng.random((queries, layout.classes)).argsort(axis=1)
-        return UNIT * (order < rng.integers(0, most + 1, (queries, 1))).astype(np.int64)
+        said = order < rng.integers(0, layout.limit + 1, (queries, 1))
+        return UNIT * said.astype(np.int64)
     ballot = np.zeros((queries, layout.classes + 1), dtype=np.int64)
-    for _ in range(layout.votes):
+    for _ in range(layout.limit):
         ballot[np.arange(queries), rng.integers(0, layout.classes + 1, queries)] += UNIT
     return ballot[:, : layout.classes]
 
 
+def one_hot(classes: int, bound: int = 90) -> Layout:
+    return Layout(classes, UNIT, bound)
+
+
+def counts(classes: int, k: int, bound: int = 90) -> Layout:
+    return Layout(classes, UNIT, bound, k, k)
+
+
+def attributes(classes: int, tau: int, bound: int = 90) -> Layout:
+    return Layout(classes, UNIT, bound, 1, tau)
+
+
 @pytest.mark.parametrize("parties", [2, 3, 5])
 @pytest.mark.parametrize("classes", [2, 3, 10, 100])
-@pytest.mark.parametrize("votes", [(1, 1, 1), (4, 1, 7), (0, 0, 0)])
+@pytest.mark.parametrize("kind", ["one_hot", "counts", "attributes"])
 @pytest.mark.parametrize("bits", [20, 64])
-def test_totals_are_those_of_the_ballots(
-    parties: int, classes: int, votes: tuple[int, ...], bits: int
-) -> None:
+def test_totals_are_those_of_the_ballots(parties: int, classes: int, kind: str, bits: int) -> None:
     rng = np.random.default_rng(classes)
-    layouts = tuple(Layout(classes, own, UNIT, 90) for own in votes)
-    count = Count(layouts, 21, bits, tau=0 if any(votes) else classes)
+    layouts = {
+        "one_hot": (one_hot(classes),) * 3,
+        "counts": (counts(classes, 4), counts(classes, 1), counts(classes, 7)),
+        "attributes": (attributes(classes, 1 + classes // 2),) * 3,
+    }[kind]
+    count = Count(layouts, 21, bits)
     expected = np.zeros((21, classes), dtype=np.int64)
     shares: list[list[Share] | None] = []
     for place, layout in enumerate(layouts):
-        ballot = votes_of(rng, layout, 21, classes)
+        ballot = votes_of(rng, layout, 21)
         drawn = rng.integers(-90, 91, ballot.shape)
         expected += ballot + drawn
         shares.append(split_bits(encode(layout, ballot, drawn), parties, place % parties))
@@ -77,7 +94,7 @@ def test_who_is_absent_adds_nothing_and_many_queries_come_in_chunks(
 ) -> None:
     monkeypatch.setattr(counting, "_CHUNK_NUMBERS", 1000)
     rng = np.random.default_rng(0)
-    layout = Layout(5, 1, UNIT, 12)
+    layout = one_hot(5, 12)
     count = Count((layout,) * 4, 50, 16)
     assert len(count.plan()) > 2
     ballots = [votes_of(rng, layout, 50) for _ in range(4)]
@@ -87,13 +104,10 @@ def test_who_is_absent_adds_nothing_and_many_queries_come_in_chunks(
     assert np.array_equal(totals, ballots[0] + drawn[0] + ballots[2] + drawn[2])
 
 
-@pytest.mark.parametrize("votes", [1, 5])
-def test_no_bits_that_an_agent_could_send_are_more_than_its_votes_and_bounded_noise(
-    votes: int,
-) -> None:
+def test_no_bits_that_an_agent_could_send_are_more_than_one_vote_and_bounded_noise() -> None:
     """Every share is random, so that all bits are; and all bits 1, the largest there is."""
     rng = np.random.default_rng(1)
-    layout = Layout(6, votes, 1 << 12, 40)  # so large a vote can be told from noise
+    layout = Layout(6, 1 << 12, 40)  # so large a vote can be told from noise
     count = Count((layout,), 400, 24)
     size = layout.share_bytes(400)
     seeds = [Share(seed=rng.bytes(32)) for _ in range(2)]
@@ -101,29 +115,79 @@ def test_no_bits_that_an_agent_could_send_are_more_than_its_votes_and_bounded_no
         totals, _, _ = count_all(count, [[*seeds, last]], 3)
         cast = np.rint(totals / (1 << 12))
         assert np.abs(totals - cast * (1 << 12)).max() <= 40
-        assert cast.min() >= 0 and cast.sum(axis=1).max() <= votes
+        assert cast.min() >= 0 and cast.sum(axis=1).max() <= 1
 
 
-def test_who_says_yes_too_often_is_left_out_whole_and_nobody_else(
-    monkeypatch: pytest.MonkeyPatch,
+def stuffed(layout: Layout, queries: int, query: int) -> np.ndarray:
+    """Bits that say nothing but at one query, where they say one vote more than allowed."""
+    rows = np.zeros((queries, layout.classes), dtype=np.int64)
+    left = layout.limit + 1
+    for place in range(layout.classes):
+        rows[query, place] = min(left, layout.most) * UNIT
+        left -= min(left, layout.most)
+    assert left == 0
+    return encode(replace(layout, limit=layout.limit + 1), rows, np.zeros_like(rows))
+
+
+@pytest.mark.parametrize("layout", [attributes(9, 4), counts(9, 6), counts(3, 50)])
+def test_who_votes_too_often_is_left_out_whole_and_nobody_else(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counting, "_CHUNK_NUMBERS", 3000)
     rng = np.random.default_rng(2)
-    layout = Layout(9, 0, UNIT, 30)
-    count = Count((layout,) * 5, 40, 18, tau=4)
-    ballots = [votes_of(rng, layout, 40, 4) for _ in range(5)]
-    for agent, query in ((1, 39), (3, 0)):
-        ballots[agent][query] = UNIT * (np.arange(9) < 5)
-    drawn = [rng.integers(-30, 31, (40, 9)) for _ in range(5)]
-    shares = [split_bits(encode(layout, b, n), 2, 0) for b, n in zip(ballots, drawn, strict=True)]
+    count = Count((layout,) * 5, 40, 18)
+    ballots = [votes_of(rng, layout, 40) for _ in range(5)]
+    drawn = [rng.integers(-90, 91, (40, layout.classes)) for _ in range(5)]
+    bits = [encode(layout, b, n) for b, n in zip(ballots, drawn, strict=True)]
+    bits[1], bits[3] = stuffed(layout, 40, 39), stuffed(layout, 40, 0)
+    shares = [split_bits(one, 2, 0) for one in bits]
     totals, excluded, _ = count_all(count, shares, 2)
     assert excluded == {1, 3}
     assert np.array_equal(totals, sum(ballots[a] + drawn[a] for a in (0, 2, 4)))
 
 
+def test_openings_are_uniform_whatever_the_ballots_are() -> None:
+    """For one honest party of two: what it sends is masked by bits that the other lacks."""
+    layouts = {"pointers": one_hot(10, 20), "flags": counts(10, 30, 20)}
+    for what, layout in layouts.items():
+        count = Count((layout,) * 8, 96, 20)
+        empty = np.zeros((96, 10), dtype=np.int64)
+        shares = [split_bits(encode(layout, empty, empty), 2, 0) for _ in range(8)]
+        sent: list[list[bytes]] = [[], []]
+
+        def party(
+            channel: Channel,
+            material: Material,
+            count: Count = count,
+            shares: list[list[Share]] = shares,
+            sent: list[list[bytes]] = sent,
+        ) -> None:
+            tapped = Tapped(channel, sent[channel.rank])
+            readers = [BitReader(held[channel.rank], count.layouts[0]) for held in shares]
+            count.run(readers, tapped, material)
+
+        run_committee(2, party)
+        opened = bytes(x ^ y for x, y in zip(sent[0][0], sent[1][0], strict=True))
+        for data in (sent[0][0], opened):
+            halves = np.frombuffer(data, np.uint8)[:, None] >> np.array([0, 4]) & 15
+            assert stats.chisquare(np.bincount(halves.reshape(-1))).pvalue > 1e-7, what
+
+
+class Tapped:
+    """A channel that keeps what was sent."""
+
+    def __init__(self, channel: Channel, sent: list[bytes]) -> None:
+        self._channel, self._sent = channel, sent
+        self.rank, self.size, self.traffic = channel.rank, channel.size, channel.traffic
+
+    def exchange(self, payload: bytes) -> Sequence[bytes]:
+        self._sent.append(payload)
+        return self._channel.exchange(payload)
+
+
 def test_one_round_opens_no_more_than_the_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     variance = noise.per_agent_variance(15.0, 4, 200, 0)
-    layout = Layout(10, 1, UNIT, noise.tail_bound(variance, TAIL))
+    layout = one_hot(10, noise.tail_bound(variance, TAIL))
     count = Count((layout,) * 20, 64, 18)
     empty = np.zeros((64, 10), dtype=np.int64)
     shares = [split_bits(encode(layout, empty, empty), 3, 0) for _ in range(20)]
@@ -133,12 +197,12 @@ def test_one_round_opens_no_more_than_the_bits(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("bound", [0, 1, 2, 7, 8, 90, 127, 128, 1000])
-def test_weights_reach_every_noise_within_the_bound_and_none_beyond(bound: int) -> None:
+def test_weights_reach_every_number_up_to_the_largest_and_none_beyond(bound: int) -> None:
     weights = weights_for(bound)
     sums = {0}
     for weight in weights:
         sums |= {one + weight for one in sums}
-    assert sums == set(range(2 * bound + 1))
+    assert sums == set(range(bound + 1))
 
 
 @pytest.mark.parametrize("std", [8.0, 17.0, 100.0, 3000.0])
@@ -146,25 +210,27 @@ def test_the_bound_is_below_twelve_standard_deviations_and_cuts_nothing(std: flo
     bound = noise.tail_bound(std**2, TAIL)
     assert bound < 12 * std
     draws = SkellamSampler(std**2).sample(20_000)
-    layout = Layout(2, 1, UNIT, bound)
+    layout = one_hot(2, bound)
     assert np.abs(draws).max() < bound
     bits = encode(layout, np.zeros((10_000, 2), dtype=np.int64), draws.reshape(-1, 2))
-    flags = bits[:, layout.pointer_bits :].reshape(-1, len(layout.weights)).astype(np.int64)
-    assert np.array_equal(flags @ np.array(layout.weights) - bound, draws)
+    flags = bits[:, layout.pointer_bits :].reshape(-1, len(layout.noise_weights))
+    assert np.array_equal(flags @ np.array(layout.noise_weights) - bound, draws)
 
 
 @pytest.mark.parametrize(
-    ("votes", "ballot"),
+    ("layout", "ballot"),
     [
-        (1, [[16, 16]]),
-        (1, [[32, 0]]),
-        (1, [[5, 0]]),
-        (1, [[-16, 0]]),
-        (0, [[32, 0]]),
-        (2, [[48, 0]]),
+        (one_hot(2), [16, 16]),
+        (one_hot(2), [32, 0]),
+        (one_hot(2), [5, 0]),
+        (one_hot(2), [-16, 0]),
+        (attributes(2, 1), [16, 16]),
+        (attributes(2, 2), [32, 0]),
+        (counts(2, 2), [48, 0]),
+        (counts(2, 2), [32, 16]),
     ],
 )
-def test_what_is_no_ballot_is_not_encoded(votes: int, ballot: list[list[int]]) -> None:
-    given = np.array(ballot)
+def test_what_is_no_ballot_is_not_encoded(layout: Layout, ballot: list[int]) -> None:
+    given = np.array([ballot])
     with pytest.raises(ValueError, match="votes"):
-        encode(Layout(2, votes, UNIT, 5), given, np.zeros_like(given))
+        encode(layout, given, np.zeros_like(given))

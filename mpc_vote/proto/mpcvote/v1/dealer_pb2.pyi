@@ -262,26 +262,29 @@ Global___UnmaskingItem: _TypeAlias = UnmaskingItem  # noqa: Y015
 
 @_typing.final
 class LimitsItem(_message.Message):
-    """To find which of some counts from 0 to `most` are above a limit."""
+    """To find which of some counts from 0 to `most` are above their limits: for each limit as many
+    counts as there are queries.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    COUNTS_FIELD_NUMBER: _builtins.int
+    QUERIES_FIELD_NUMBER: _builtins.int
     MOST_FIELD_NUMBER: _builtins.int
-    LIMIT_FIELD_NUMBER: _builtins.int
-    counts: _builtins.int
+    LIMITS_FIELD_NUMBER: _builtins.int
+    queries: _builtins.int
     most: _builtins.int
-    limit: _builtins.int
+    @_builtins.property
+    def limits(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
-        counts: _builtins.int = ...,
+        queries: _builtins.int = ...,
         most: _builtins.int = ...,
-        limit: _builtins.int = ...,
+        limits: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "limit", b"limit", "most", b"most"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "most", b"most", "queries", b"queries"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

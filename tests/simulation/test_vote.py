@@ -40,6 +40,37 @@ def test_an_attribute_wants_more_than_half_of_the_agents() -> None:
     assert vote(spec, cast, 0).tolist() == [[0], [0], [0], [1], [1]]
 
 
+@settings(max_examples=15)
+@given(
+    st.sampled_from([BallotKind.ONE_HOT, BallotKind.KNN_COUNT, BallotKind.MULTI_LABEL]),
+    st.integers(2, 6),
+    st.integers(2, 12),
+    st.integers(2, 4),
+    st.integers(0, 2**32),
+)
+def test_that_ballots_are_verified_changes_no_label(
+    kind: BallotKind, agents: int, classes: int, parties: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    known = {name: 3 + n for n, name in enumerate(roster(agents))}
+    labels = []
+    cast = {
+        name: 16
+        * {
+            BallotKind.ONE_HOT: lambda k: rng.multinomial(1, [1 / classes] * classes, size=25),
+            BallotKind.KNN_COUNT: lambda k: rng.multinomial(k, [1 / classes] * classes, size=25),
+            BallotKind.MULTI_LABEL: lambda k: rng.integers(0, 2, (25, classes)),
+        }[kind](k)
+        for name, k in known.items()
+    }
+    for verified in (False, True):
+        spec = simulated_spec(
+            kind, 25, classes, known, 3.0, tau=classes, parties=parties, verified=verified
+        )
+        labels.append(vote(spec, cast, seed))
+    assert np.array_equal(*labels)
+
+
 def test_noise_is_each_agents_own_and_follows_the_seed() -> None:
     spec = simulated_spec(BallotKind.ONE_HOT, 200, 3, roster(5), 20.0)
     nothing = {name: np.zeros((200, 3), dtype=np.int64) for name in spec.roster}

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.data.frames import resize
@@ -32,7 +31,8 @@ from mpc_vote.simulation.voting import (
     private_knn,
 )
 
-QUICK = SemiRecipe(consistency=False, members=1, steps=120)
+QUICK = SemiRecipe(consistency=False, members=1, steps=80)
+HASTY = SemiRecipe(propagate=False, consistency=False, steps=20)
 LABELLING = Labelling(queries=60, sigma=1.0)
 
 
@@ -92,7 +92,7 @@ def test_ae_dpfl_learns_from_the_vote_and_repeats(
 
 
 def test_what_an_agent_sends_and_receives_is_counted(bench: Bench, digits: Partition) -> None:
-    config = AeConfig(LABELLING, Always(), AskedOnly())
+    config = AeConfig(LABELLING, Always(), HASTY)
     always = ae_dpfl(bench, digits, config, 0).figures
     assert always["received"] == 60 * digits.public.x[0].nbytes
     assert 60 * 10 < always["sent"] < 60 * 10 * 4
@@ -110,15 +110,19 @@ def test_knn_dpfl_counts_neighbours(bench: Bench, digits: Partition) -> None:
     assert mechanism.agent.l2_squared == (16 * 10) ** 2
 
 
-@pytest.mark.parametrize("student", [QUICK, CentresRecipe(), AskedOnly()])
-def test_any_student_learns_from_pooled_data_of_a_curator(
-    bench: Bench, digits: Partition, student: SemiRecipe | CentresRecipe | AskedOnly
-) -> None:
-    teachers = pate(bench, digits, PateConfig(LABELLING, teachers=10, student=student), 0)
-    near = PrivateKnnConfig(LABELLING, k=20, sampling=0.5, student=student)
-    neighbours = private_knn(bench, digits, near, 0)
-    for found in (teachers, neighbours):
-        assert found.figures["labels"] > 0.85
-        assert found.accuracy > 0.6
-    assert isinstance(teachers.mechanisms[0], GaussianVote)
-    assert isinstance(neighbours.mechanisms[0], PoissonGaussian)
+def test_pate_votes_over_parts_of_the_pooled_records(bench: Bench, digits: Partition) -> None:
+    config = PateConfig(LABELLING, teachers=10, student=AskedOnly())
+    found = pate(bench, digits, config, 0)
+    assert found.figures["labels"] > 0.85
+    assert found.accuracy > 0.7
+    assert isinstance(found.mechanisms[0], GaussianVote)
+
+
+def test_private_knn_and_a_student_for_vectors(bench: Bench, digits: Partition) -> None:
+    vectors, raw = View("strokes").partition(digits), View("raw")
+    labelling = replace(LABELLING, view=raw)
+    config = PrivateKnnConfig(labelling, 20, 0.5, raw, CentresRecipe())
+    found = private_knn(bench, vectors, config, 0)
+    assert found.figures["labels"] > 0.85
+    assert found.accuracy > 0.8
+    assert isinstance(found.mechanisms[0], PoissonGaussian)

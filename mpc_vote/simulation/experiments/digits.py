@@ -1,8 +1,8 @@
 """Digits of other domains, SVHN's and MNIST's, to USPS: the paper's Table 1, first part.
 
 The paper brings all pictures to one size. Framed as MNIST's digits are (and SVHN's as bright ink on
-a dark ground), USPS is far closer to the agents' data before anything is learnt: all methods get
-that, and rows without it show what it brings.
+a dark ground), USPS's pixels are far closer to the agents' before anything is learnt: all methods
+get that, and rows without it show what it brings to ours.
 """
 
 from __future__ import annotations

@@ -30,7 +30,6 @@ from mpc_vote.spec import (
     MAX_CLASSES,
     MAX_QUERIES,
     MAX_QUERY_BYTES,
-    VERIFIED_BALLOTS,
     Spec,
     default_fraction_bits,
 )
@@ -173,7 +172,7 @@ def make_spec(
         deadline_unix_ms=int(
             1000 * (time.time() + (plan.answer_seconds or defaults.answer_seconds))
         ),
-        verified=plan.verified if plan.HasField("verified") else kind in VERIFIED_BALLOTS,
+        verified=plan.verified,
     )
     draft = Spec(b"", message)
     try:

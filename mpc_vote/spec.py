@@ -165,8 +165,8 @@ class Spec:
         )
 
     @cached_property
-    def count(self) -> Count:
-        """How the ballots of a verified round are laid out and counted."""
+    def layouts(self) -> tuple[Layout, ...]:
+        """How the ballots of a verified round are laid out, by the roster."""
         m = self.message
         bound, unit = noise.tail_bound(self.agent_variance, TAIL), 1 << m.fraction_bits
         if self.ballot is BallotKind.ONE_HOT:
@@ -175,11 +175,16 @@ class Spec:
             layouts = [Layout(m.classes, unit, bound, 1, m.tau)] * len(self.roster)
         else:
             layouts = [Layout(m.classes, unit, bound, k, k) for k in self.roster.values()]
-        return Count(tuple(layouts), m.queries, m.ring_bits)
+        return tuple(layouts)
+
+    @property
+    def count(self) -> Count:
+        """How the ballots of a verified round are counted."""
+        return Count(self.layouts, self.message.queries, self.message.ring_bits)
 
     def layout(self, agent: str) -> Layout:
         """How an agent's verified ballot is laid out."""
-        return self.count.layouts[self._places[agent]]
+        return self.layouts[self._places[agent]]
 
     def plan(self) -> Plan:
         """All material that the round takes."""
@@ -202,7 +207,9 @@ class Spec:
         ks, tau = list(self.roster.values()), m.tau or None
         votes = len(self.roster) * ballots.max_entry(self.ballot, m.fraction_bits, ks, tau)
         if m.verified:
-            return votes + len(self.roster) * noise.tail_bound(self.agent_variance, TAIL)
+            # The limit check adds up the votes of a query, lies and all, in the same ring.
+            said = max(layout.classes * layout.most for layout in self.layouts)
+            return max(said, votes + len(self.roster) * self.layouts[0].bound)
         variance = len(self.roster) * self.agent_variance
         return votes + noise.tail_bound(variance, OVERFLOW_PROBABILITY / max(1, self.cells))
 
@@ -273,7 +280,7 @@ class Spec:
             self.ballot in VERIFIED_BALLOTS,
             "frequency ballots can't be verified: use count ballots, or verified=False",
         )
-        layouts = self.count.layouts
+        layouts = self.layouts
         numbers = sum(layout.numbers for layout in layouts)
         require(
             8 * numbers <= MAX_NUMBERS

@@ -30,7 +30,9 @@ Tell: TypeAlias = Callable[[str, int, int], None]
 def data_folder(given: Path | None) -> Path:
     """The folder of the data sets; a ValueError says how to name one."""
     if given is None:
-        raise ValueError("the data sets are missing: name their folder with --data")
+        raise ValueError(
+            "the data sets are missing: name their folder with --data, or in MPC_VOTE_DATA"
+        )
     if not given.is_dir():
         raise FileNotFoundError(f"there is no folder {given} with data sets")
     return given
@@ -113,6 +115,8 @@ class Experiment:
     # How the data is divided, where an arm does not say so.
     setting: Any = None
     notes: tuple[str, ...] = ()
+    # Whether epsilons hold at the other level too: not where a record is held by several agents.
+    both_levels: bool = True
     # What the points of the arms are values of.
     axis: str = ""
     # The figures that the terminal shows beside the accuracies; the page has all.
@@ -214,5 +218,10 @@ def _result(experiment: Experiment, arm: Arm, outcomes: Sequence[Outcome]) -> Ar
     (mechanisms,) = costs
     if not mechanisms:
         return ArmResult(arm, experiment.setting_of(arm), tuple(outcomes), None, None)
-    agent, instance = (epsilons(mechanisms, level, experiment.delta) for level in Level)
+    agent, instance = (
+        epsilons(mechanisms, level, experiment.delta)
+        if experiment.both_levels or level is experiment.level
+        else None
+        for level in Level
+    )
     return ArmResult(arm, experiment.setting_of(arm), tuple(outcomes), agent, instance)

@@ -37,10 +37,14 @@ _FIGURES: dict[str, Callable[[float], str]] = {
 READING = """\
 Accuracy is that of the global model on the test set, mean and standard deviation over the seeds, in
 percent. Epsilon is what our accountant says of our run: exact where an exact account exists (PLD
-for Skellam noise), and by the simple Renyi conversion, which is the paper's accountant. Labels is
-the share of right labels among those that the vote released, asked how many that were. Sent and
-received is what one agent sends and receives in the whole run, on average. The paper's columns are
-what its table says; its epsilons are by the simple conversion where they can be derived at all
+for Skellam noise), and by the simple Renyi conversion, which is the paper's accountant. At agent
+level one agent's ballots are emptied, at instance level one record is replaced (in DP-FedSGD added
+or removed), which can cost more. It is against whoever sees the labels, with the noise of all
+agents unknown to them: an agent that sets its own noise aside faces a little more (`mpc-vote
+account --collusion`). Choosing settings is not in any epsilon. Labels is the share of right labels
+among those that the vote released, asked how many that were. Sent and received is what one agent
+sends and receives in the whole run, on average, where ballots are not verified. The paper's columns
+are what its table says; its epsilons are by the simple conversion where they can be derived at all
 (`mpc-vote account paper`)."""
 
 
@@ -152,7 +156,7 @@ def _headings(experiment: Experiment) -> list[str]:
     return [
         "method",
         "accuracy",
-        f"epsilon, {experiment.level.value}",
+        f"epsilon, {experiment.level.value}, at delta {experiment.delta:g}",
         "(simple)",
         f"epsilon, {other.value}",
         *_FIGURES,
@@ -169,7 +173,7 @@ def _cells(experiment: Experiment, result: ArmResult, shown: Sequence[str]) -> l
         _percent(100 * result.mean, 100 * result.deviation),
         _epsilon(main),
         "" if main is None else shown_places(main.simple, 2),
-        _epsilon(result.epsilons(other)),
+        _epsilon(result.epsilons(other)) if experiment.both_levels else "not stated",
         *(
             _FIGURES[name](result.figure(name)) if name in result.outcomes[0].figures else ""
             for name in shown

@@ -30,20 +30,8 @@ log = logging.getLogger(__name__)
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 Config: TypeAlias = Mapping[str, Any]
 
-# What results follow from, beside their configuration and their data, which are in their names.
-_CODE = (
-    "data/deal.py",
-    "data/partition.py",
-    "learning",
-    "simulation/agents.py",
-    "simulation/attributes.py",
-    "simulation/gradients.py",
-    "simulation/vote.py",
-    "simulation/views.py",
-    "simulation/voting.py",
-    "ballots.py",
-    "noise.py",
-)
+# What no result follows from, but for the data, which are in their names.
+_OTHER = ("bench", "cli", "proto", "simulation/experiments", "simulation/report.py")
 _PACKAGES = ("numpy", "torch", "faiss-cpu")
 
 
@@ -130,6 +118,7 @@ def _code() -> str:
 
 def _sources() -> Iterator[Path]:
     root = Path(__file__).parent.parent
-    for part in _CODE:
-        path = root / part
-        yield from sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    other = [root / part for part in _OTHER]
+    for path in sorted(root.rglob("*.py")):
+        if not any(path.is_relative_to(part) for part in other):
+            yield path

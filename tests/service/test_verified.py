@@ -95,25 +95,25 @@ async def _label(client: AsyncLabelClient, **more: object) -> LabelResult:
     return await client.label(queries, plan)
 
 
-@pytest.mark.parametrize("verified", [None, False])
+@pytest.mark.parametrize("verified", [True, False])
 async def test_votes_for_one_class_can_be_stuffed_only_where_they_are_not_verified(
-    service: Service, verified: bool | None
+    service: Service, verified: bool
 ) -> None:
-    """Verified is what a round is by default: whatever bits come, they are one vote."""
+    """Whatever bits come, they are one vote."""
     async with _agents(service, f"model-{verified}".lower(), [2], 1, "ae") as client:
         result = await _label(client, ballot=BallotKind.ONE_HOT, verified=verified)
     assert result.contributors == HONEST + 1
-    assert set(result.labels.tolist()) == ({CLASSES - 1} if verified is False else {2})
+    assert set(result.labels.tolist()) == ({2} if verified else {CLASSES - 1})
 
 
-@pytest.mark.parametrize("verified", [None, False])
+@pytest.mark.parametrize("verified", [True, False])
 async def test_who_has_more_votes_than_neighbours_is_named_and_left_out(
-    service: Service, verified: bool | None
+    service: Service, verified: bool
 ) -> None:
     prefix = f"voter-{verified}".lower()
     async with _agents(service, prefix, [2], 1) as client:
         result = await _label(client, ballot=BallotKind.KNN_COUNT, verified=verified, quorum=HONEST)
-    if verified is False:
+    if not verified:
         assert set(result.labels.tolist()) == {CLASSES - 1}
         assert not result.absences
     else:
@@ -125,7 +125,7 @@ async def test_who_has_more_votes_than_neighbours_is_named_and_left_out(
 async def test_who_says_yes_to_everything_is_named_and_left_out(service: Service) -> None:
     said = [1, 0, 0, 1, 0]
     async with _agents(service, "face", said, 2) as client:
-        plan = {"ballot": BallotKind.MULTI_LABEL, "tau": 2}
+        plan = {"ballot": BallotKind.MULTI_LABEL, "tau": 2, "verified": True}
         result = await _label(client, **plan, quorum=HONEST)
         assert result.labels.tolist() == [said] * QUERIES
         assert result.contributors == HONEST
@@ -135,7 +135,7 @@ async def test_who_says_yes_to_everything_is_named_and_left_out(service: Service
             await _label(client, **plan, quorum=HONEST + 1)
 
 
-async def test_frequency_ballots_are_not_verified_and_who_wants_it_is_told(
+async def test_frequency_ballots_can_not_be_verified(
     service: Service,
 ) -> None:
     async with _agents(service, "share", [1], 0) as client:

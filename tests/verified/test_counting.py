@@ -13,8 +13,10 @@ from mpc_vote import noise, ring
 from mpc_vote.argmax.channel import Channel, Traffic
 from mpc_vote.argmax.local import run_committee
 from mpc_vote.argmax.material import Material
+from mpc_vote.ballots import BallotKind
 from mpc_vote.noise import SkellamSampler
 from mpc_vote.sharing import Share
+from mpc_vote.simulation.vote import simulated_spec
 from mpc_vote.verified import counting
 from mpc_vote.verified.counting import Count, Counted
 from mpc_vote.verified.layout import TAIL, BitReader, Layout, encode, split_bits, weights_for
@@ -87,6 +89,24 @@ def test_totals_are_those_of_the_ballots(parties: int, classes: int, kind: str, 
     totals, excluded, _ = count_all(count, shares, parties)
     assert np.array_equal(totals, expected)
     assert not excluded
+
+
+@pytest.mark.parametrize(("classes", "k", "agents"), [(500, 20, 2), (200, 50, 2), (1000, 60, 3)])
+def test_the_ring_of_a_round_has_room_for_the_limit_check(
+    classes: int, k: int, agents: int
+) -> None:
+    known = {f"agent-{number}": k for number in range(agents)}
+    spec = simulated_spec(BallotKind.KNN_COUNT, 9, classes, known, 1.0, verified=True)
+    assert spec.message.ring_bits >= (classes * k).bit_length()
+    rng = np.random.default_rng(0)
+    cast = [votes_of(rng, layout, 9) for layout in spec.layouts]
+    shares = [
+        split_bits(encode(layout, own, np.zeros_like(own)), 2, 0)
+        for layout, own in zip(spec.layouts, cast, strict=True)
+    ]
+    totals, excluded, _ = count_all(spec.count, shares, 2)
+    assert not excluded
+    assert np.array_equal(totals, sum(cast))
 
 
 def test_who_is_absent_adds_nothing_and_many_queries_come_in_chunks(

@@ -170,7 +170,7 @@ def _cells(experiment: Experiment, result: ArmResult, shown: Sequence[str]) -> l
     main, paper = result.epsilons(experiment.level), result.arm.paper
     return [
         result.arm.name,
-        _percent(100 * result.mean, 100 * result.deviation),
+        _percent(100 * result.mean, 100 * result.deviation if len(result.outcomes) > 1 else None),
         _epsilon(main),
         "" if main is None else shown_places(main.simple, 2),
         _epsilon(result.epsilons(other)) if experiment.both_levels else "not stated",
@@ -191,8 +191,8 @@ def _epsilon(found: Epsilons | None) -> str:
     return shown_places(found.exact, 2)
 
 
-def _percent(mean: float, spread: float) -> str:
-    return f"{mean:.1f} ± {spread:.1f}"
+def _percent(mean: float, spread: float | None) -> str:
+    return f"{mean:.1f}" if spread is None else f"{mean:.1f} ± {spread:.1f}"
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -137,6 +137,8 @@ def _show(out: Console, result: LabelResult, path: Path) -> None:
     table.add_row("round", result.round_id)
     table.add_row("labels", f"{len(result.labels)} in {path}")
     table.add_row("agents counted", str(result.contributors))
+    if result.spec is not None:
+        table.add_row("ballots", "verified" if result.spec.verified else "not verified")
     for agent, reason in result.absences.items():
         table.add_row("  absent", f"{agent}: {reason}")
     table.add_row(

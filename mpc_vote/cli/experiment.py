@@ -21,11 +21,10 @@ from mpc_vote.config import ConfigError, LogLevel, Settings
 from mpc_vote.process import CommandError
 from mpc_vote.simulation import experiment as experiments
 from mpc_vote.simulation import report
-from mpc_vote.simulation.experiment import Arm, Bench, Outcome, Tell
+from mpc_vote.simulation.experiment import DATA_VARIABLE, Arm, Bench, Outcome, Tell
 from mpc_vote.simulation.experiments import EXPERIMENTS, find
 from mpc_vote.simulation.store import Store
 
-DATA_VARIABLE = "MPC_VOTE_DATA"
 _PAGE_WIDTH = 140
 
 
@@ -105,11 +104,13 @@ def _run(settings: ExperimentSettings, name: str, given: str) -> None:
     page.write_text(report.markdown(experiment, results, figures))
     write_json(str(settings.out / f"{name}.json"), figures)
     write_json(settings.json_path, figures)
+    written = [f"{name}.md", f"{name}.json"]
     if report.can_draw():
         report.draw(experiment, results, settings.out / f"{name}.svg")
+        written.append(f"{name}.svg")
     else:
         out.print(report.MISSING)
-    out.print(f"written to {settings.out}: {name}.md, {name}.json", soft_wrap=True)
+    out.print(f"written to {settings.out}: {', '.join(written)}", soft_wrap=True)
 
 
 def _data(settings: ExperimentSettings) -> Path | None:

@@ -9,12 +9,12 @@ no privacy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from mpc_vote.data.dataset import FloatArray, LabelArray, check_labels, check_points
+from mpc_vote.learning.classifier import Classifier
 from mpc_vote.learning.features import FeatureMap, unit
 from mpc_vote.learning.projection import project
 from mpc_vote.learning.ridge import Doubles, Ridge, one_hot
@@ -42,19 +42,13 @@ class CentresRecipe:
             raise ValueError(f"decay must be positive, got {self.decay}")
 
 
-class CentresStudent:
+class CentresStudent(Classifier):
     """A linear model of directions, with the metrics of its training."""
 
-    def __init__(
-        self,
-        head: Ridge,
-        see: FeatureMap,
-        shape: tuple[int, ...],
-        metrics: Mapping[str, float] | None = None,
-    ) -> None:
+    def __init__(self, head: Ridge, see: FeatureMap, shape: tuple[int, ...]) -> None:
         self._head, self._see = head, see
         self.shape = shape
-        self.metrics = dict(metrics or {})
+        self.metrics: dict[str, float] = {}
 
     @property
     def classes(self) -> int:
@@ -65,17 +59,6 @@ class CentresStudent:
         if x.shape[1:] != self.shape:
             raise ValueError(f"points have shape {x.shape[1:]}, the student's {self.shape}")
         return self._head.scores(self._see(x))
-
-    def predict(self, x: FloatArray) -> LabelArray:
-        """The likeliest class of each point."""
-        return np.asarray(np.argmax(self.scores(x), axis=1), dtype=np.int64)
-
-    def agreement(self, x: FloatArray, y: LabelArray) -> float:
-        """The share of points that the model labels as `y` does."""
-        check_labels(y, self.classes)
-        if len(x) != len(y) or len(y) == 0:
-            raise ValueError(f"there are {len(x)} points and {len(y)} labels to compare")
-        return float(np.mean(self.predict(x) == y))
 
 
 def directions(public: FloatArray, dimensions: int | None = 30) -> FeatureMap:
@@ -96,15 +79,12 @@ def train_centres(
     asked: LabelArray,
     labels: LabelArray,
     classes: int,
-    recipe: CentresRecipe | None = None,
-    *,
-    validation: tuple[FloatArray, LabelArray] | None = None,
+    recipe: CentresRecipe,
 ) -> CentresStudent:
     """Learn from public points `x`, of which rows `asked` have these labels, some of them wrong.
 
-    Classes without a label are never predicted. `validation` is only scored, never trained on.
+    Classes without a label are never predicted.
     """
-    recipe = recipe or CentresRecipe()
     check_points(x)
     check_labels(labels, classes)
     if len(asked) != len(labels) or len(asked) == 0:
@@ -129,8 +109,6 @@ def train_centres(
         "classes": float(len(np.unique(held))),
         "rounds": float(rounds),
     }
-    if validation is not None:
-        student.metrics["validation_agreement"] = student.agreement(*validation)
     return student
 
 

@@ -25,17 +25,10 @@ class Ridge:
     offset: Doubles
 
     @classmethod
-    def fit(
-        cls,
-        x: FloatArray,
-        targets: npt.ArrayLike,
-        decay: float,
-        weights: npt.ArrayLike | None = None,
-    ) -> Ridge:
+    def fit(cls, x: FloatArray, targets: npt.ArrayLike, decay: float) -> Ridge:
         """Least sum of squared errors plus `decay` times the squared weights; offsets are free.
 
-        `targets` are (n, outputs), 0 and 1 mostly: attributes, or classes by `one_hot`. `weights`
-        say how much each row's errors count; rows of weight 0 change nothing.
+        `targets` are (n, outputs), 0 and 1 mostly: attributes, or classes by `one_hot`.
         """
         check_points(x)
         points, wanted = raw(x).astype(np.float64), np.asarray(targets, dtype=np.float64)
@@ -44,14 +37,14 @@ class Ridge:
                 f"targets must be ({len(points)}, outputs) as there are {len(points)} points, "
                 f"got shape {wanted.shape}"
             )
+        if not len(points):
+            raise ValueError("there is no point to learn from")
         if not np.isfinite(wanted).all():
             raise ValueError("targets must be finite")
         if not 0 < decay < np.inf:
             raise ValueError(f"decay must be positive, got {decay}")
-        share = _shares(weights, len(points))
-        points_mean, wanted_mean = share @ points / share.sum(), share @ wanted / share.sum()
-        root = np.sqrt(share)[:, None]
-        points, wanted = root * (points - points_mean), root * (wanted - wanted_mean)
+        points_mean, wanted_mean = points.mean(axis=0), wanted.mean(axis=0)
+        points, wanted = points - points_mean, wanted - wanted_mean
         rows, inputs = points.shape
         if rows < inputs:  # the same solution by the smaller of two systems
             inner = points @ points.T + decay * np.eye(rows)
@@ -69,13 +62,9 @@ class Ridge:
             raise ValueError(f"points have {points.shape[1]} features, not {len(self.weight)}")
         return np.asarray(points.astype(np.float64) @ self.weight + self.offset)
 
-    def predict(self, x: FloatArray) -> LabelArray:
-        """The class with the highest score; ties go to the lower one."""
-        return np.asarray(np.argmax(self.scores(x), axis=1), dtype=np.int64)
-
-    def attributes(self, x: FloatArray, threshold: npt.ArrayLike = 0.5) -> LabelArray:
-        """1 for each attribute that scores above the threshold, one for all or one for each."""
-        return (self.scores(x) > np.asarray(threshold, dtype=np.float64)).astype(np.int64)
+    def attributes(self, x: FloatArray) -> LabelArray:
+        """1 for each attribute that scores above 1/2."""
+        return (self.scores(x) > 0.5).astype(np.int64)
 
 
 def one_hot(labels: LabelArray, classes: int) -> Doubles:
@@ -84,12 +73,3 @@ def one_hot(labels: LabelArray, classes: int) -> Doubles:
     targets = np.zeros((len(labels), classes))
     targets[np.arange(len(labels)), labels] = 1.0
     return targets
-
-
-def _shares(weights: npt.ArrayLike | None, rows: int) -> Doubles:
-    shares = np.ones(rows) if weights is None else np.asarray(weights, dtype=np.float64)
-    if shares.shape != (rows,) or not np.isfinite(shares).all() or (shares < 0).any():
-        raise ValueError(f"weights must be {rows} finite numbers of at least 0")
-    if not shares.sum() > 0:
-        raise ValueError("there is no point to learn from")
-    return shares

@@ -11,12 +11,12 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from mpc_vote.data.dataset import FloatArray, LabelArray, check_labels
+from mpc_vote.data.dataset import FloatArray, LabelArray
+from mpc_vote.learning.classifier import Classifier
 from mpc_vote.learning.networks import (
     Architecture,
     Network,
@@ -31,7 +31,7 @@ _STEPS = 500
 _BATCH = 32
 
 
-class Student:
+class Student(Classifier):
     """A trained global model with its metrics and the metadata it was stored with."""
 
     def __init__(
@@ -56,17 +56,6 @@ class Student:
     def scores(self, x: FloatArray) -> FloatArray:
         """Softmax scores, (rows, classes)."""
         return predict_scores(self._network, x)
-
-    def predict(self, x: FloatArray) -> LabelArray:
-        """The likeliest class of each point."""
-        return np.asarray(np.argmax(self.scores(x), axis=1), dtype=np.int64)
-
-    def agreement(self, x: FloatArray, y: LabelArray) -> float:
-        """The share of points that the model labels as `y` does."""
-        check_labels(y, self.classes)
-        if len(x) != len(y) or len(y) == 0:
-            raise ValueError(f"there are {len(x)} points and {len(y)} labels to compare")
-        return float(np.mean(self.predict(x) == y))
 
     def save(self, path: str | Path, metadata: Mapping[str, str]) -> None:
         """Write safetensors, whole or not at all; `metadata` is kept beside the architecture."""

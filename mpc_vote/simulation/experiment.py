@@ -27,11 +27,14 @@ Tell: TypeAlias = Callable[[str, int, int], None]
 """Called with (what is done, parts done, parts in all) while an arm runs."""
 
 
+DATA_VARIABLE = "MPC_VOTE_DATA"
+
+
 def data_folder(given: Path | None) -> Path:
     """The folder of the data sets; a ValueError says how to name one."""
     if given is None:
         raise ValueError(
-            "the data sets are missing: name their folder with --data, or in MPC_VOTE_DATA"
+            f"the data sets are missing: name their folder with --data, or in {DATA_VARIABLE}"
         )
     if not given.is_dir():
         raise FileNotFoundError(f"there is no folder {given} with data sets")

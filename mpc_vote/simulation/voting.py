@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from mpc_vote.data.partition import Partition
 from mpc_vote.learning import references
 from mpc_vote.learning.asking import asking
 from mpc_vote.learning.centres import CentresRecipe, train_centres
+from mpc_vote.learning.classifier import Classifier
 from mpc_vote.learning.knn import KnnVoter
 from mpc_vote.learning.references import Reference
 from mpc_vote.learning.semi import SemiRecipe, train_semi
@@ -30,13 +31,6 @@ from mpc_vote.simulation.vote import simulated_spec, upload_bytes, vote
 from mpc_vote.spec import Spec
 
 ALWAYS, ABSTAINING = Always(), Abstaining()
-
-
-class Trained(Protocol):
-    """A global model."""
-
-    def agreement(self, x: FloatArray, y: LabelArray) -> float:
-        """The share of points that it labels as `y` does."""
 
 
 @dataclass(frozen=True)
@@ -226,7 +220,7 @@ def _student(
     partition: Partition,
     recipe: StudentRecipe,
     seed: int,
-) -> Trained:
+) -> Classifier:
     public = partition.public
 
     def tell(done: int, total: int, loss: float) -> None:

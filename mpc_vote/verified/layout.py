@@ -1,4 +1,4 @@
-"""What an agent shares in a verified round: bits, of which every string is a valid ballot."""
+"""What an agent shares in a verified round: bits that can't say more than votes and some noise."""
 
 from __future__ import annotations
 

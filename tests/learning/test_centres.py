@@ -10,6 +10,8 @@ from mpc_vote.learning.asking import representatives
 from mpc_vote.learning.centres import CentresRecipe, directions, train_centres
 from mpc_vote.learning.features import strokes, unit
 
+RECIPE = CentresRecipe()
+
 
 def _clumps(each: int, seed: int, classes: int = 5) -> tuple[np.ndarray, np.ndarray]:
     """Positive features whose direction tells the class; the same classes for every seed."""
@@ -42,9 +44,8 @@ def test_a_few_labels_are_enough_where_classes_are_apart() -> None:
     x, y = _clumps(40, 0)
     new, truth = _clumps(100, 1)
     asked = representatives(unit(x), 10, 0)
-    student = train_centres(x, asked, y[asked], 5, validation=(new, truth))
+    student = train_centres(x, asked, y[asked], 5, RECIPE)
     assert student.agreement(new, truth) > 0.97
-    assert student.metrics["validation_agreement"] == student.agreement(new, truth)
     assert student.metrics["agreement"] == student.agreement(x[asked], y[asked])
     assert student.metrics["classes"] == 5
     assert (student.classes, student.shape) == (5, (40,))
@@ -52,7 +53,7 @@ def test_a_few_labels_are_enough_where_classes_are_apart() -> None:
 
 def test_the_length_of_a_point_says_nothing() -> None:
     x, y = _clumps(40, 0)
-    student = train_centres(x, np.arange(0, 200, 10), y[::10], 5)
+    student = train_centres(x, np.arange(0, 200, 10), y[::10], 5, RECIPE)
     assert np.array_equal(student.predict(x), student.predict(x * np.float32(8)))
 
 
@@ -104,7 +105,7 @@ def test_images_are_points_too_and_arguments_stay_as_they_were() -> None:
     images, asked = x.reshape(-1, 5, 8), np.arange(0, 50, 5)
     labels = y[asked]
     before = images.copy(), asked.copy(), labels.copy()
-    student = train_centres(images, asked, labels, 5)
+    student = train_centres(images, asked, labels, 5, RECIPE)
     assert student.agreement(images, y) > 0.9
     assert all(map(np.array_equal, before, (images, asked, labels)))
     with pytest.raises(ValueError, match="shape"):
@@ -115,13 +116,13 @@ def test_what_cannot_be_learnt_from_is_refused() -> None:
     x, y = _clumps(4, 0)
     for asked, labels in (([], []), ([1], [0, 1])):
         with pytest.raises(ValueError, match="asked points"):
-            train_centres(x, np.array(asked, np.int64), np.array(labels, np.int64), 5)
+            train_centres(x, np.array(asked, np.int64), np.array(labels, np.int64), 5, RECIPE)
     for asked in ([0, 0], [-1, 2], [0, 20]):
         with pytest.raises(ValueError, match="distinct rows"):
-            train_centres(x, np.array(asked), np.array([0, 1]), 5)
+            train_centres(x, np.array(asked), np.array([0, 1]), 5, RECIPE)
     with pytest.raises(ValueError, match="label 5"):
-        train_centres(x, np.array([0]), np.array([5]), 5)
-    student = train_centres(x, np.array([0, 5]), y[[0, 5]], 5)
+        train_centres(x, np.array([0]), np.array([5]), 5, RECIPE)
+    student = train_centres(x, np.array([0, 5]), y[[0, 5]], 5, RECIPE)
     with pytest.raises(ValueError, match="to compare"):
         student.agreement(x, y[:-1])
     for wrong in ({"rounds": -1}, {"decay": 0.0}, {"dimensions": 0}):

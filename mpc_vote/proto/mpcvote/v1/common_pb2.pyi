@@ -192,7 +192,7 @@ class RoundSpec(_message.Message):
     deadline_unix_ms: _builtins.int
     """No share is taken after this instant."""
     verified: _builtins.bool
-    """Ballots are shared as bits, of which every string is a valid ballot with bounded noise."""
+    """Ballots are shared as bits, which can say no more than votes and bounded noise."""
     @_builtins.property
     def query_shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property

@@ -29,8 +29,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from agent_node.agent import Agent
 from agent_node.command import serve_agent
 from agent_node.settings import AgentSettings
+from agent_node.voter import Voter, prepare
+from agent_node.wiring import open_agent
 from mpc_vote import ballots, config, rpc
 from mpc_vote.ballots import BallotKind
 from mpc_vote.client import AsyncLabelClient, Plan
@@ -213,6 +216,39 @@ class Service:
             async with self.client() as client:
                 await until(lambda: attends(client, name), f"{name} attends")
             yield
+
+
+async def join(
+    stack: contextlib.AsyncExitStack,
+    service: Service,
+    name: str,
+    part: Dataset,
+    kind: type[Agent],
+    *flags: str,
+) -> Voter:
+    """An agent of this kind and data in the test's own process; attends until the stack ends."""
+    path = service.cluster.directory / f"{name}.npz"
+    save_part(path, part)
+    parties = ",".join(f"{n}={a}" for n, a in service.cluster.party_addresses.items())
+    settings = config.load(
+        AgentSettings,
+        [
+            *flags,
+            f"--certs={service.certs(Role.AGENT, name)}",
+            f"--data={path}",
+            f"--data-dir={service.cluster.directory / 'data' / name}",
+            f"--coordinator={service.cluster.coordinator_address}",
+            f"--parties={parties}",
+            "--budget-instance=inf",
+        ],
+    )
+    voter, capabilities = prepare(settings, name)
+    credentials = service.credentials(Role.AGENT, name)
+    agent = await open_agent(
+        stack, settings, credentials, settings.data_dir, voter, capabilities, kind
+    )
+    await stack.enter_async_context(cancelled(agent.attend()))
+    return voter
 
 
 async def attends(client: AsyncLabelClient, *names: str) -> bool:

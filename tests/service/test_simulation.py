@@ -7,19 +7,15 @@ import contextlib
 import numpy as np
 
 from agent_node.agent import Agent
-from agent_node.settings import AgentSettings
-from agent_node.voter import Ballot, prepare
-from agent_node.wiring import open_agent
-from mpc_vote import config
+from agent_node.voter import Ballot
 from mpc_vote.ballots import BallotKind
 from mpc_vote.client import Plan
 from mpc_vote.data.embedded import load_embedded
-from mpc_vote.data.partition import save_part, split_skewed
-from mpc_vote.identity import Role
+from mpc_vote.data.partition import split_skewed
 from mpc_vote.noise import SkellamSampler
 from mpc_vote.simulation.vote import seeded, simulated_spec, vote
 from mpc_vote.spec import Spec
-from tests.service.support import Service, attends, cancelled, until
+from tests.service.support import Service, attends, join, until
 
 AGENTS, QUERIES, SIGMA, SEED = 6, 80, 6.0, 11
 
@@ -44,28 +40,8 @@ async def test_simulation_and_service_give_the_same_labels(service: Service) -> 
             voters = {}
             for number, part in enumerate(parts.private):
                 name = f"{method}-{number}"
-                path = service.cluster.directory / f"{name}.npz"
-                save_part(path, part.take(np.arange(120)))
-                parties = ",".join(f"{n}={a}" for n, a in service.cluster.party_addresses.items())
-                settings = config.load(
-                    AgentSettings,
-                    [
-                        *flags[method],
-                        f"--certs={service.certs(Role.AGENT, name)}",
-                        f"--data={path}",
-                        f"--data-dir={service.cluster.directory / 'data' / name}",
-                        f"--coordinator={service.cluster.coordinator_address}",
-                        f"--parties={parties}",
-                        "--budget-instance=inf",
-                    ],
-                )
-                voter, capabilities = prepare(settings, name)
-                credentials = service.credentials(Role.AGENT, name)
-                agent = await open_agent(
-                    stack, settings, credentials, settings.data_dir, voter, capabilities, _Seeded
-                )
-                await stack.enter_async_context(cancelled(agent.attend()))
-                voters[name] = voter
+                own = part.take(np.arange(120))
+                voters[name] = await join(stack, service, name, own, _Seeded, *flags[method])
             client = await stack.enter_async_context(service.client())
             await until(lambda: attends(client, *voters), "all attend")  # noqa: B023
             plan = Plan(classes=10, sigma=SIGMA, ballot=kind, quorum=AGENTS, collusion=1)

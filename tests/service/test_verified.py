@@ -9,20 +9,15 @@ import numpy as np
 import pytest
 
 from agent_node.agent import Agent
-from agent_node.settings import AgentSettings
-from agent_node.voter import Ballot, prepare
-from agent_node.wiring import open_agent
-from mpc_vote import config
+from agent_node.voter import Ballot
 from mpc_vote.ballots import BallotKind
 from mpc_vote.client import AsyncLabelClient, LabelResult, Plan
 from mpc_vote.data.dataset import Dataset
-from mpc_vote.data.partition import save_part
 from mpc_vote.errors import ErrorKind
-from mpc_vote.identity import Role
 from mpc_vote.sharing import Share, split
 from mpc_vote.spec import Spec
 from mpc_vote.verified.layout import split_bits
-from tests.service.support import QUIET, Service, attends, cancelled, refused, until
+from tests.service.support import QUIET, Service, attends, join, refused, until
 
 CLASSES, QUERIES, HONEST = 5, 40, 3
 
@@ -57,33 +52,9 @@ async def _agents(
     async with contextlib.AsyncExitStack() as stack:
         names = [f"{prefix}-{number}" for number in range(HONEST + liars)]
         for number, name in enumerate(names):
-            path = service.cluster.directory / f"{name}.npz"
-            save_part(path, _points(label))
-            parties = ",".join(f"{n}={a}" for n, a in service.cluster.party_addresses.items())
-            settings = config.load(
-                AgentSettings,
-                [
-                    f"--method={method}",
-                    "--neighbours=1",
-                    f"--certs={service.certs(Role.AGENT, name)}",
-                    f"--data={path}",
-                    f"--data-dir={service.cluster.directory / 'data' / name}",
-                    f"--coordinator={service.cluster.coordinator_address}",
-                    f"--parties={parties}",
-                    "--budget-instance=inf",
-                ],
-            )
-            voter, capabilities = prepare(settings, name)
-            agent = await open_agent(
-                stack,
-                settings,
-                service.credentials(Role.AGENT, name),
-                settings.data_dir,
-                voter,
-                capabilities,
-                Agent if number < HONEST else _Stuffer,
-            )
-            await stack.enter_async_context(cancelled(agent.attend()))
+            kind = Agent if number < HONEST else _Stuffer
+            flags = (f"--method={method}", "--neighbours=1")
+            await join(stack, service, name, _points(label), kind, *flags)
         client = await stack.enter_async_context(service.client())
         await until(lambda: attends(client, *names), "all attend")
         yield client

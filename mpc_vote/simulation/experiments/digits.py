@@ -27,10 +27,14 @@ from mpc_vote.simulation.voting import AeConfig, Labelling, ae_dpfl
 
 MNIST_AGENTS, MNIST_SIZE, SVHN_AGENTS, SVHN_SIZE, PUBLIC = 60, 1000, 140, 3000, 3000
 
-# Epsilon 2 at delta 1e-3, exactly accounted.
+# Epsilon 2 at delta 1e-3, exactly accounted, which is the paper's 2.8 by the simple conversion; and
+# its 3.6.
 STRICT = Labelling(queries=150, sigma=17.75)
+LOOSE = Labelling(queries=150, sigma=14.16)
 # The paper's 500 queries with its noise.
 PAPERS = Labelling(queries=500, sigma=30.0)
+# What an exact account says of the paper's 3.7 and 3.6.
+PAPERS_EPSILON, PAPERS_EPSILON_DA = 2.713, 2.633
 
 
 @dataclass(frozen=True)
@@ -78,13 +82,19 @@ def experiment() -> Experiment:
     adapting = replace(IMAGES, local=replace(IMAGES.local, public_batch=32))
     private = AveragingConfig(IMAGE, Neural(4), PRIVATE_IMAGES, 2.0)
     private_adapting = replace(PRIVATE_IMAGES, local=replace(PRIVATE_IMAGES.local, public_batch=16))
+    private_da = replace(private, model=Neural(4, reversal=0.1), plan=private_adapting)
     return Experiment(
         name="digits",
         title="SVHN and MNIST to USPS, 200 agents",
         load=load,
         split=split,
         arms=(
-            Arm("AE-DPFL+DA, epsilon 2", ae_dpfl, AeConfig(STRICT, Adapted())),
+            Arm(
+                "AE-DPFL+DA, epsilon 2",
+                ae_dpfl,
+                AeConfig(STRICT, Adapted()),
+                Paper(92.5, 0.2, 2.8),
+            ),
             Arm(
                 "AE-DPFL+DA, plain gradient reversal, epsilon 2",
                 ae_dpfl,
@@ -92,16 +102,16 @@ def experiment() -> Experiment:
             ),
             Arm("AE-DPFL, epsilon 2", ae_dpfl, AeConfig(STRICT, Always())),
             Arm(
-                "AE-DPFL+DA, the paper's setting",
+                "AE-DPFL, the paper's epsilon",
                 ae_dpfl,
-                AeConfig(PAPERS, Adapted()),
-                Paper(92.5, 0.2, 2.8),
+                AeConfig(LOOSE, Always()),
+                Paper(83.8, 0.2, 3.6),
             ),
+            Arm("AE-DPFL+DA, the paper's setting", ae_dpfl, AeConfig(PAPERS, Adapted())),
             Arm(
                 "AE-DPFL, the paper's setting",
                 ae_dpfl,
                 AeConfig(replace(PAPERS, sigma=25.0), Always()),
-                Paper(83.8, 0.2, 3.6),
             ),
             Arm(
                 "AE-DPFL+DA, not framed, epsilon 2",
@@ -112,11 +122,18 @@ def experiment() -> Experiment:
             Arm(
                 "AE-DPFL, not framed, epsilon 2", ae_dpfl, AeConfig(STRICT, Always()), setting=apart
             ),
-            Arm("DP-FedAvg, epsilon 2", averaging, private, Paper(76.3, 0.3, 3.7)),
+            Arm("DP-FedAvg, epsilon 2", averaging, private),
             Arm(
-                "DP-FedAvg+DA, epsilon 2",
+                "DP-FedAvg, the paper's epsilon",
                 averaging,
-                replace(private, model=Neural(4, reversal=0.1), plan=private_adapting),
+                replace(private, epsilon=PAPERS_EPSILON),
+                Paper(76.3, 0.3, 3.7),
+            ),
+            Arm("DP-FedAvg+DA, epsilon 2", averaging, private_da),
+            Arm(
+                "DP-FedAvg+DA, the paper's epsilon",
+                averaging,
+                replace(private_da, epsilon=PAPERS_EPSILON_DA),
                 Paper(71.2, 0.4, 3.6),
             ),
             Arm(

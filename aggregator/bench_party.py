@@ -28,7 +28,7 @@ import numpy as np
 from pydantic import Field
 
 from aggregator.commands import warm_up
-from aggregator.deal import DealtMaterial, MaterialPool
+from aggregator.deal import DealtMaterial, MaterialPool, ask
 from aggregator.peers import PeerChannel, PeerServicer
 from mpc_vote import process, rpc
 from mpc_vote.argmax.engine import Engine, label_bits, session_plan
@@ -164,9 +164,10 @@ class _BenchParty:
             with contextlib.ExitStack() as stack:
                 async with asyncio.timeout(seconds):
                     dealer, pool = await self._dealer(), MaterialPool(_POOL_BYTES)
-                    material = await DealtMaterial.open(
-                        dealer, job.session, job.parties, rank, plan, pool, seconds
-                    )
+                    # One copy: the argmax is measured, not the checks of its material.
+                    grant = await ask(dealer, job.session, job.parties, plan, 1, seconds)
+                    last = rank == len(job.parties) - 1
+                    material = DealtMaterial(dealer, grant, 0, plan, last, pool, seconds)
                     stack.callback(material.close)
                     channel = await self._open(job, rank, peers, material.deal_id)
                     stack.callback(channel.close)

@@ -92,6 +92,8 @@ async def serve_party(settings: PartySettings) -> None:
             dealer_channel,
             settings.exchange_seconds,
             settings.pool_mib << 20,
+            settings.deal_copies,
+            settings.data_dir / "dealer-caught",
         )
         services: list[rpc.Service] = [
             (party_pb2_grpc.add_PartyServiceServicer_to_server, servicer),

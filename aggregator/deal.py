@@ -1,7 +1,8 @@
 """A party's side of the dealer: material that is dealt, expanded and waiting before it is used.
 
-From the moment a round is opened a background task reads the dealer's stream and expands this
-party's parts, as far as the pool has room; the engine then finds them ready. The pool bounds what
+From the moment a round is opened a background task asks the dealer, checks with the peers what it
+deals, and expands this party's parts, as far as the pool has room; the engine then finds them
+ready. The pool bounds what
 all rounds together hold ahead. A round that needs an item which is not there yet gets it past the
 pool, so that two rounds can't wait for each other's room; it waits for the dealer, with a deadline.
 """
@@ -13,11 +14,12 @@ import contextlib
 import logging
 import queue
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
 from aggregator import plans
+from mpc_vote.argmax.checking import DIGEST_BYTES, Grant, commitment
 from mpc_vote.argmax.material import Item, P, Plan
 from mpc_vote.csprng import SEED_BYTES
 from mpc_vote.errors import ErrorKind, VoteError
@@ -26,6 +28,7 @@ from mpc_vote.proto.mpcvote.v1 import dealer_pb2, dealer_pb2_grpc
 log = logging.getLogger(__name__)
 
 _DEAL_ID_BYTES = 16
+M = TypeVar("M")
 
 
 class MaterialPool:
@@ -59,61 +62,92 @@ class MaterialPool:
         self._changed.set()
 
 
+async def ask(
+    channel: grpc.aio.Channel,
+    session_id: str,
+    parties: Sequence[str],
+    plan: Plan,
+    copies: int,
+    timeout: float,
+) -> Grant:
+    """What the dealer grants this party, with its commitments to all of the plan."""
+    request = dealer_pb2.DealRequest(
+        session_id=session_id, parties=parties, plan=plans.to_wire(plan), copies=copies
+    )
+    call = dealer_pb2_grpc.DealerServiceStub(channel).Deal(request)
+    try:
+        grant = (await _read(call, dealer_pb2.DealResponse, timeout)).grant
+        seeds = tuple(grant.seeds)
+        if (
+            len(grant.deal_id) != _DEAL_ID_BYTES
+            or len(seeds) != copies
+            or any(len(seed) != SEED_BYTES for seed in seeds)
+        ):
+            raise VoteError(ErrorKind.DEAL_INVALID, why="the dealer sent no grant")
+        digests = []
+        for _ in plan:
+            response = await _read(call, dealer_pb2.DealResponse, timeout)
+            digests.append(response.commitments.digests)
+            if len(digests[-1]) != copies * DIGEST_BYTES:
+                raise VoteError(ErrorKind.DEAL_INVALID, why="the dealer sent no commitments")
+    finally:
+        call.cancel()
+    return Grant(session_id, grant.deal_id, seeds, tuple(digests))
+
+
+async def _read(call: Any, kind: type[M], timeout: float) -> M:
+    """The next message of a stream from the dealer."""
+    try:
+        response = await asyncio.wait_for(call.read(), timeout)
+    except grpc.RpcError as error:
+        raise VoteError.from_rpc(error, "The dealer") from error
+    except TimeoutError as error:
+        raise VoteError(ErrorKind.MATERIAL_LATE, seconds=timeout) from error
+    if not isinstance(response, kind):
+        raise VoteError(ErrorKind.PARTY_UNREACHABLE, who="The dealer", why="it ended the stream")
+    return response
+
+
 class DealtMaterial:
-    """Material of one session. `open` runs on the loop; `take` in the engine's thread."""
+    """Material of one session. It is made on the loop; `take` runs in the engine's thread."""
 
     def __init__(
-        self, call: Any, plan: Plan, last: bool, pool: MaterialPool, timeout: float
+        self,
+        channel: grpc.aio.Channel,
+        grant: Grant,
+        copy: int,
+        plan: Plan,
+        last: bool,
+        pool: MaterialPool,
+        timeout: float,
     ) -> None:
-        self._call = call
+        """Starts to fetch the copy that the parties drew."""
+        self._grant = grant
+        self._copy = copy
         self._plan = plan
-        self._last = last
         self._pool = pool
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
-        self._seed = b""
+        self._seed = grant.seeds[copy]
         self._pending = bytearray()
         self._ready: queue.SimpleQueue[tuple[Item[Any], Any] | VoteError] = queue.SimpleQueue()
         self._wanted = asyncio.Event()
         self._held = 0
-        self._fetching: asyncio.Task[None] | None = None
-        self.deal_id = b""
-        self.received_bytes = 0
-
-    @classmethod
-    async def open(
-        cls,
-        channel: grpc.aio.Channel,
-        session_id: str,
-        parties: Sequence[str],
-        rank: int,
-        plan: Plan,
-        pool: MaterialPool,
-        timeout: float,
-    ) -> DealtMaterial:
-        """Asks the dealer for this party's grant, and starts to fetch what follows."""
-        stub = dealer_pb2_grpc.DealerServiceStub(channel)
-        request = dealer_pb2.DealRequest(
-            session_id=session_id, parties=parties, plan=plans.to_wire(plan)
-        )
-        material = cls(stub.Deal(request), plan, rank == len(parties) - 1, pool, timeout)
-        try:
-            grant = (await material._read()).grant
-            if len(grant.seed) != SEED_BYTES or len(grant.deal_id) != _DEAL_ID_BYTES:
-                raise VoteError(ErrorKind.DEAL_INVALID, why="the dealer sent no grant")
-        except BaseException:
-            material.close()
-            raise
-        material._seed, material.deal_id = grant.seed, grant.deal_id
-        material._fetching = asyncio.create_task(material._fetch())
-        return material
+        self.deal_id = grant.deal_id
+        self.received_bytes = sum(map(len, grant.digests)) + sum(map(len, grant.seeds))
+        self._call: Any = None
+        if last:
+            request = dealer_pb2.CollectRequest(
+                session_id=grant.session_id, deal_id=grant.deal_id, copy=copy
+            )
+            self._call = dealer_pb2_grpc.DealerServiceStub(channel).Collect(request)
+        self._fetching = asyncio.create_task(self._fetch())
 
     async def ready(self) -> None:
         """Waits until all that the pool has room for is there: for measuring."""
-        if self._fetching is not None:
-            done, _ = await asyncio.wait([self._fetching], timeout=self._timeout)
-            if not done:
-                raise VoteError(ErrorKind.MATERIAL_LATE, seconds=self._timeout)
+        done, _ = await asyncio.wait([self._fetching], timeout=self._timeout)
+        if not done:
+            raise VoteError(ErrorKind.MATERIAL_LATE, seconds=self._timeout)
 
     def take(self, item: Item[P]) -> P:
         """This party's part of the next item of the plan."""
@@ -138,9 +172,9 @@ class DealtMaterial:
 
     def close(self) -> None:
         """Ends the stream, gives the room back and forgets the seed; an engine that waits fails."""
-        self._call.cancel()
-        if self._fetching is not None:
-            self._fetching.cancel()
+        if self._call is not None:
+            self._call.cancel()
+        self._fetching.cancel()
         self._release(self._held)
         with contextlib.suppress(queue.Empty):
             while True:
@@ -155,8 +189,10 @@ class DealtMaterial:
             for index, item in enumerate(self._plan):
                 await self._pool.reserve(item.part_bytes, self._wanted)
                 self._held += item.part_bytes
-                correction = await self._bytes(item.correction_bytes) if self._last else None
-                part = await asyncio.to_thread(item.expand, self._seed, index, correction)
+                correction = None
+                if self._call is not None:
+                    correction = await self._bytes(item.correction_bytes)
+                part = await asyncio.to_thread(self._part, item, index, correction)
                 self._wanted.clear()
                 self._ready.put((item, part))
             self._ready.put(VoteError(ErrorKind.DEAL_INVALID, why="the engine left its plan"))
@@ -167,6 +203,13 @@ class DealtMaterial:
             why = type(error).__name__
             self._ready.put(VoteError(ErrorKind.INTERNAL, who="The dealing", why=why))
 
+    def _part(self, item: Item[P], index: int, correction: bytes | None) -> P:
+        if correction is not None:
+            found = commitment(correction, self._seed, index)
+            if found != self._grant.digest(index, self._copy):
+                raise self._grant.wrong(f"item {index} is not what it committed to")
+        return item.expand(self._seed, index, correction)
+
     def _release(self, size: int) -> None:
         size = min(size, self._held)
         self._held -= size
@@ -174,21 +217,9 @@ class DealtMaterial:
 
     async def _bytes(self, size: int) -> bytes:
         while len(self._pending) < size:
-            self._pending += (await self._read()).correction.data
+            response = await _read(self._call, dealer_pb2.CollectResponse, self._timeout)
+            self.received_bytes += response.ByteSize()
+            self._pending += response.data
         data = bytes(self._pending[:size])
         del self._pending[:size]
         return data
-
-    async def _read(self) -> dealer_pb2.DealResponse:
-        try:
-            response = await asyncio.wait_for(self._call.read(), self._timeout)
-        except grpc.RpcError as error:
-            raise VoteError.from_rpc(error, "The dealer") from error
-        except TimeoutError as error:
-            raise VoteError(ErrorKind.MATERIAL_LATE, seconds=self._timeout) from error
-        if not isinstance(response, dealer_pb2.DealResponse):
-            raise VoteError(
-                ErrorKind.PARTY_UNREACHABLE, who="The dealer", why="it ended the stream"
-            )
-        self.received_bytes += response.ByteSize()
-        return response

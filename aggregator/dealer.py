@@ -1,9 +1,10 @@
 """The dealer: makes correlated randomness for the parties, and sees nothing but sizes.
 
-Trust: the dealer must not collude with a party, for it knows every mask. Material is bound to a
-session and its plan, and dealt to each of its parties once; a party can only ask in its own name. A
-dealer that restarts forgets its sessions: parties then hold grants with different deal ids, notice
-it before they compute, and abort.
+Trust: the dealer must not collude with a party, for it knows every mask. Whether it deals what it
+should, the parties check: see `mpc_vote.argmax.checking`. Material is bound to a session and its
+plan, and dealt to each of its parties once; a party can only ask in its own name. A dealer that
+restarts forgets its sessions: parties then hold grants with different deal ids, notice it before
+they compute, and abort.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from aggregator import plans
 from mpc_vote import rpc, wire
+from mpc_vote.argmax.checking import MAX_COPIES, commit
 from mpc_vote.argmax.material import Item, Plan
 from mpc_vote.csprng import new_seed
 from mpc_vote.errors import ErrorKind, VoteError
@@ -27,13 +29,45 @@ from mpc_vote.spec import MAX_PARTIES
 MAX_SESSIONS = 4_096
 
 
+class _Commitments:
+    """To each item in turn, made once for all parties that ask; kept until all have read them."""
+
+    def __init__(self, plan: Plan, copies: Sequence[Sequence[bytes]], readers: int) -> None:
+        self._copies = copies
+        self._left = enumerate(plan)
+        self._next = next(self._left, None)
+        self._made: list[bytes] = []
+        self._readers = readers
+        self._making = asyncio.Lock()
+
+    async def read(self) -> AsyncIterator[bytes]:
+        """All of them, for one party."""
+        made, place = self._made, 0
+        while True:
+            async with self._making:
+                if place == len(made) and self._next is not None:
+                    index, item = self._next
+                    made.append(await asyncio.to_thread(commit, item, self._copies, index))
+                    self._next = next(self._left, None)
+            if place == len(made):
+                break
+            yield made[place]
+            place += 1
+        self._readers -= 1
+        if not self._readers:
+            self._made = []
+
+
 @dataclass
 class _Session:
     parties: tuple[str, ...]
     plan: Plan
-    seeds: list[bytes] = field(repr=False)
+    # By copy and rank.
+    seeds: list[list[bytes]] = field(repr=False)
+    commitments: _Commitments = field(repr=False)
     deal_id: bytes
     served: set[str] = field(default_factory=set)
+    collected: bool = False
 
 
 class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
@@ -55,13 +89,33 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
         party = rpc.caller().name
         session = self._admit(request, party)
         rank = session.parties.index(party)
-        grant = dealer_pb2.DealGrant(deal_id=session.deal_id, seed=session.seeds[rank])
-        yield dealer_pb2.DealResponse(grant=grant)
-        if rank != len(session.parties) - 1:
-            return
-        async for data in _corrections(session):
+        seeds = [copy[rank] for copy in session.seeds]
+        yield dealer_pb2.DealResponse(
+            grant=dealer_pb2.DealGrant(deal_id=session.deal_id, seeds=seeds)
+        )
+        async for digests in session.commitments.read():
+            commitments = dealer_pb2.DealCommitments(digests=digests)
+            yield dealer_pb2.DealResponse(commitments=commitments)
+
+    @rpc.allowed(Role.PARTY)
+    async def Collect(
+        self, request: dealer_pb2.CollectRequest, context: Any
+    ) -> AsyncIterator[dealer_pb2.CollectResponse]:
+        party = rpc.caller().name
+        session = self._sessions.get(request.session_id)
+        if session is None or session.deal_id != request.deal_id:
+            raise VoteError(ErrorKind.DEAL_INVALID, why="there is no such deal")
+        if party != session.parties[-1]:
+            what = f"the corrections of session {request.session_id}"
+            raise VoteError(ErrorKind.NAME_REFUSED, who=party, what=what)
+        if not request.copy < len(session.seeds):
+            raise VoteError(ErrorKind.DEAL_INVALID, why="there is no such copy")
+        if session.collected:
+            raise VoteError(ErrorKind.DEAL_SPENT, session=request.session_id, who=party)
+        session.collected = True
+        async for data in _corrections(session.plan, session.seeds[request.copy]):
             for piece in wire.split_bytes(data):
-                yield dealer_pb2.DealResponse(correction=dealer_pb2.DealCorrection(data=piece))
+                yield dealer_pb2.CollectResponse(data=piece)
 
     def _admit(self, request: dealer_pb2.DealRequest, party: str) -> _Session:
         parties = tuple(request.parties)
@@ -72,11 +126,14 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
         if party not in parties:
             what = f"session {request.session_id}"
             raise VoteError(ErrorKind.NAME_REFUSED, who=party, what=what)
+        if not 1 <= request.copies <= MAX_COPIES:
+            raise VoteError(ErrorKind.DEAL_INVALID, why=f"copies must be 1 to {MAX_COPIES}")
         plan = plans.from_wire(request.plan)
         session = self._sessions.get(request.session_id)
         if session is None:
-            seeds = [new_seed() for _ in parties]
-            session = _Session(parties, plan, seeds, deal_id=os.urandom(16))
+            seeds = [[new_seed() for _ in parties] for _ in range(request.copies)]
+            commitments = _Commitments(plan, seeds, readers=len(parties))
+            session = _Session(parties, plan, seeds, commitments, deal_id=os.urandom(16))
             self._sessions[request.session_id] = session
             if len(self._sessions) > MAX_SESSIONS:
                 self._sessions.popitem(last=False)
@@ -84,21 +141,23 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
             raise VoteError(ErrorKind.DEAL_INVALID, why="the session has other parties")
         if session.plan != plan:
             raise VoteError(ErrorKind.DEAL_INVALID, why="the session has another plan")
+        if len(session.seeds) != request.copies:
+            raise VoteError(ErrorKind.DEAL_INVALID, why="the session has another number of copies")
         if party in session.served:
             raise VoteError(ErrorKind.DEAL_SPENT, session=request.session_id, who=party)
         session.served.add(party)
         return session
 
 
-async def _corrections(session: _Session) -> AsyncIterator[bytes]:
+async def _corrections(plan: Plan, seeds: Sequence[bytes]) -> AsyncIterator[bytes]:
     """One correction per item; the next is made while this one is on its way."""
 
     def start(index: int, item: Item[Any]) -> asyncio.Task[bytes]:
-        return asyncio.create_task(asyncio.to_thread(item.correct, session.seeds, index))
+        return asyncio.create_task(asyncio.to_thread(item.correct, seeds, index))
 
     ahead: asyncio.Task[bytes] | None = None
     try:
-        for index, item in enumerate(session.plan):
+        for index, item in enumerate(plan):
             ready, ahead = ahead, start(index, item)
             if ready is not None:
                 yield await ready

@@ -14,20 +14,22 @@ import hashlib
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
 
-from aggregator.deal import DealtMaterial, MaterialPool
+from aggregator.deal import DealtMaterial, MaterialPool, ask
 from aggregator.peers import PeerChannel, PeerServicer
 from aggregator.tally import Tally
 from mpc_vote import rpc
+from mpc_vote.argmax.checking import Grant, choose
 from mpc_vote.argmax.engine import label_bits
-from mpc_vote.argmax.material import Item, P
+from mpc_vote.argmax.material import Item, P, Plan
 from mpc_vote.counting import Totals
 from mpc_vote.csprng import SEED_BYTES, Words
 from mpc_vote.errors import ErrorKind, VoteError
@@ -106,6 +108,8 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         dealer_channel: grpc.aio.Channel,
         exchange_seconds: float,
         pool_bytes: int,
+        deal_copies: int,
+        caught: Path,
     ) -> None:
         self._name = name
         self._parties = tuple(parties)
@@ -117,6 +121,10 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         self._dealer_channel = dealer_channel
         self._timeout = exchange_seconds
         self._pool = MaterialPool(pool_bytes)
+        self._copies = deal_copies
+        # While there is such a file, no material is taken: a dealer that was caught once would
+        # else get away with it in the end.
+        self._caught = caught
         self._rounds: dict[str, _Round] = {}
         self._uploads: Counter[str] = Counter()
         # Sessions run side by side: with a queue, two parties could take two rounds in different
@@ -124,8 +132,9 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         self._threads = ThreadPoolExecutor(MAX_OPEN_ROUNDS, thread_name_prefix="engine")
 
     async def health(self) -> Mapping[str, bool]:
-        """A party can work when it reaches its peers and the dealer."""
+        """A party can work when it reaches its peers and a dealer that it has not caught."""
         ready = await rpc.answers([*self._peers.values(), self._dealer_channel])
+        ready = ready and not self._caught.exists()
         services = party_pb2.DESCRIPTOR.services_by_name.values()
         return {service.full_name: ready for service in services}
 
@@ -134,6 +143,8 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         self, request: party_pb2.OpenRoundRequest, context: Any
     ) -> party_pb2.OpenRoundResponse:
         spec = Spec.parse(request.spec)
+        if self._caught.exists():
+            raise VoteError(ErrorKind.DEALER_REFUSED, who=self._name, path=self._caught.name)
         await self._check_reach()
         known = self._rounds.get(spec.round_id)
         if known is not None:
@@ -230,6 +241,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         shares = await self._commit(round_, request.contributors)
         spec = round_.spec
         with contextlib.ExitStack() as stack:
+            stack.enter_context(self._watched())
             started = time.monotonic()
             stack.callback(round_.drop_material)
             material = await round_.material
@@ -277,15 +289,42 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
 
     async def _deal(self, spec: Spec) -> DealtMaterial:
         plan = await asyncio.to_thread(spec.plan)
-        return await DealtMaterial.open(
-            self._dealer_channel,
-            spec.round_id,
+        dealer, timeout = self._dealer_channel, self._timeout
+        grant = await ask(dealer, spec.round_id, self._parties, plan, self._copies, timeout)
+        with self._watched():
+            copy = await self._choose(spec, grant, plan)
+        last = self._rank == len(self._parties) - 1
+        return DealtMaterial(dealer, grant, copy, plan, last, self._pool, timeout)
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        """A dealer that is caught meanwhile is not used again."""
+        try:
+            yield
+        except VoteError as error:
+            if error.kind is ErrorKind.DEALER_CAUGHT:
+                log.critical("%s No round is opened while %s exists.", error, self._caught)
+                self._caught.write_text(f"{error}\n")
+            raise
+
+    async def _choose(self, spec: Spec, grant: Grant, plan: Plan) -> int:
+        """Draws a copy with the peers and checks the others."""
+        channel = await PeerChannel.open(
+            f"{spec.round_id}.deal",
+            hashlib.sha256(spec.digest + grant.deal_id).digest(),
             self._parties,
             self._rank,
-            plan,
-            self._pool,
+            self._peers,
+            self._peer_servicer,
             self._timeout,
         )
+        try:
+            loop = asyncio.get_running_loop()
+            copy = await loop.run_in_executor(self._threads, choose, grant, plan, channel)
+            await channel.finish()
+            return copy
+        finally:
+            channel.close()
 
     async def _check_reach(self) -> None:
         """Refuses a round that could not be counted, before any agent spends anything on it."""

@@ -24,6 +24,7 @@ MAX_COMPARISONS = 1 << 16
 MAX_LABEL_BITS = 64
 MAX_ITEMS = 65_536
 MAX_TIMES = 65_536
+MAX_DEALT = 1 << 17
 
 _TRIPLE_CODES = {kind.value: kind for kind in TripleKind}
 
@@ -41,6 +42,9 @@ def from_wire(runs: Iterable[dealer_pb2.DealRun]) -> Plan:
     read = tuple(Run(tuple(_from_item(item) for item in run.items), run.times) for run in runs)
     _require(sum(len(run.items) for run in read) <= MAX_ITEMS, f"over {MAX_ITEMS} items")
     _require(all(0 < run.times <= MAX_TIMES for run in read), "a run's number of times")
+    # Each item is committed to, and commitments wait until all parties have read them.
+    dealt = sum(len(run.items) * run.times for run in read)
+    _require(dealt <= MAX_DEALT, f"over {MAX_DEALT} items with their repetitions")
     return Plan(read)
 
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from mpc_vote.argmax.checking import MAX_COPIES
 from mpc_vote.argmax.engines import EngineName
 from mpc_vote.config import Address, Delta, Name, Parties, Positive, RoleSettings
 
@@ -33,6 +34,13 @@ class PartySettings(RoleSettings):
     exchange_seconds: Positive = Field(30.0, description="longest wait for a peer or the dealer")
     pool_mib: int = Field(
         128, ge=1, description="memory for material that is dealt ahead of its use, in MiB"
+    )
+    deal_copies: int = Field(
+        8,
+        ge=2,
+        le=MAX_COPIES,
+        description="copies of material to be dealt, of which all but one are checked: a dealer "
+        "that lies gets away with it once in so many times; the same at all parties",
     )
 
 

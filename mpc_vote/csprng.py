@@ -7,7 +7,9 @@ Safe as long as AES is a pseudo-random permutation and a seed serves one purpose
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +23,11 @@ Words = npt.NDArray[np.uint64]
 def new_seed() -> bytes:
     """A fresh seed from the operating system."""
     return os.urandom(SEED_BYTES)
+
+
+def joint_seed(seeds: Sequence[bytes]) -> bytes:
+    """A seed that only who has all of these can know."""
+    return hashlib.sha256(b"joint seed" + b"".join(seeds)).digest()
 
 
 class SeedStream:

@@ -180,6 +180,18 @@ class ErrorKind(enum.Enum):
         "The dealer's material did not come within {seconds:g} s. Check the dealer and the "
         "network to it; a slow one may need more time (exchange_seconds) or a larger pool.",
     )
+    DEALER_CAUGHT = (
+        grpc.StatusCode.DATA_LOSS,
+        "The dealer dealt wrong material for session {session}: {why}. Nothing was computed with "
+        "it. It lies, or it runs another version than the parties; look into it before it is used "
+        "again.",
+    )
+    DEALER_REFUSED = (
+        _STATE,
+        "Party {who} has caught the dealer dealing wrong material and takes no more of it. Replace "
+        "the dealer or find the cause; then its operator removes {path} and the round can be asked "
+        "for again.",
+    )
     DEAL_INVALID = (_BAD, "The request to the dealer is malformed: {why}.")
     ANSWER_LATE = (
         grpc.StatusCode.DEADLINE_EXCEEDED,

@@ -35,7 +35,7 @@ import numpy.typing as npt
 
 from mpc_vote import ring
 from mpc_vote.argmax.material import Item
-from mpc_vote.csprng import SeedStream, new_seed
+from mpc_vote.csprng import SeedStream, joint_seed
 
 # A truth table of a digit fits in one word.
 DIGIT_BITS = 6
@@ -168,7 +168,8 @@ class Level(Item[LevelPart]):
     def correct(self, seeds: Sequence[bytes], index: int) -> bytes:
         streams = [SeedStream(seed, index) for seed in seeds]
         free = [self._free(stream) for stream in streams]
-        truth = self._truth(*(_sum(shares) for shares in zip(*free, strict=True)))
+        flips = SeedStream(joint_seed(seeds), index)
+        truth = self._truth(flips, *(_sum(shares) for shares in zip(*free, strict=True)))
         tables, masks, chosen = truth.tables, truth.masks, truth.chosen
         for stream in streams[:-1]:
             drawn = self._dependent(stream)
@@ -242,13 +243,12 @@ class Level(Item[LevelPart]):
             steps[(1 << k) - 1 : (2 << k) - 1] += betas[: 1 << k]
         return flips, steps
 
-    def _truth(self, r: Array, s: Bytes, q: Array | None) -> _Dependent:
-        """What the parts of all parties together must be, with fresh flips."""
+    def _truth(self, flips: SeedStream, r: Array, s: Bytes, q: Array | None) -> _Dependent:
+        """What the parts of all parties together must be."""
         d, pairs = len(self.digits), (self.pairs, self.vectors)
         upper, lower = pair_indices(self.group)
         rho = r[upper] - r[lower]
-        fresh = SeedStream(new_seed())
-        bits = np.frombuffer(fresh.take(self.lookups * math.prod(pairs)), np.uint8) & 1
+        bits = np.frombuffer(flips.take(self.lookups * math.prod(pairs)), np.uint8) & 1
         secret = bits.reshape(self.lookups, *pairs)
         tables = np.empty((self.lookups, *pairs), self.word)
         one = np.ones((), self.word)

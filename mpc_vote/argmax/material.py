@@ -36,7 +36,10 @@ class Item(ABC, Generic[P]):
 
     @abstractmethod
     def correct(self, seeds: Sequence[bytes], index: int) -> bytes:
-        """The last party's correction of item number `index`: the dealer's work."""
+        """The last party's correction of item number `index`: the dealer's work.
+
+        It follows from the seeds alone, so that who has them all can check it.
+        """
 
 
 @dataclass(frozen=True)

@@ -77,13 +77,25 @@ class Limits(Item[LimitsPart]):
     def correct(self, seeds: Sequence[bytes], index: int) -> bytes:
         parts = [self.expand(seed, index, None) for seed in seeds]
         mask = np.add.reduce([part.masks for part in parts])
-        counts = np.arange(1 << self.bits, dtype=np.uint64) - mask[:, None]
-        limits = np.repeat(np.array(self.limits, np.uint64), self.queries)
-        above = counts % np.uint64(1 << self.bits) > limits[:, None]
-        tables = np.packbits(above, axis=1, bitorder="little")
+        tables = self._truth(mask)
         for part in parts[:-1]:
             tables ^= part.tables
         return tables.tobytes()
+
+    def _truth(self, mask: Words) -> Bits:
+        """All tables. Those of one limit are the same bits, begun at different places."""
+        size = 1 << self.bits
+        start = (-mask % np.uint64(size)).astype(np.intp)
+        limits = np.repeat(self.limits, self.queries)
+        tables = np.empty((self.counts, self._table_bytes), np.uint8)
+        for limit in set(self.limits):
+            twice = np.arange(2 * size) % size > limit
+            # Packed from each of the first eight bits on, so that a table is a run of whole bytes.
+            shifted = [np.packbits(twice[i : i - 8], bitorder="little") for i in range(8)]
+            runs = np.lib.stride_tricks.sliding_window_view(shifted, self._table_bytes, axis=1)
+            own = limits == limit
+            tables[own] = runs[start[own] & 7, start[own] >> 3]
+        return tables
 
 
 def above(counts: Words, item: Limits, part: LimitsPart, channel: Openings) -> Bits:

@@ -136,14 +136,21 @@ class TestFlips:
             # 1,800 coins. Hoeffding: wrong with probability below 2 exp(-2 * 160^2 / 1800) < 1e-12.
             assert abs(int(flips.sum()) - flips.size // 2) < 160
 
-    def test_they_do_not_come_from_the_parties_seeds(self) -> None:
-        """The same seeds and the same item, dealt twice: even all parties can't foresee them."""
+    @pytest.mark.parametrize("rank", range(3))
+    def test_they_come_from_all_seeds_together(self, rank: int) -> None:
+        """Who lacks one seed, whosever it is, can't foresee them; who has all can check them."""
         seeds = seeds_for(3)
-        one, other = (dealt.read(LARGE, deal(LARGE, seeds)) for _ in range(2))
-        assert np.array_equal(one.r, other.r)
-        assert np.array_equal(one.s, other.s)
+        others = [*seeds[:rank], new_seed(), *seeds[rank + 1 :]]
+        one, same, other = (dealt.read(LARGE, deal(LARGE, s)) for s in (seeds, seeds, others))
+        assert np.array_equal(one.alpha, same.alpha) and np.array_equal(one.beta, same.beta)
+        for mine, theirs in ((one.alpha, other.alpha), (one.beta, other.beta)):
+            # Hoeffding, as above.
+            assert abs(int((mine ^ theirs).sum()) - mine.size // 2) < 400
+
+    def test_another_item_has_others(self) -> None:
+        seeds = seeds_for(2)
+        one, other = (dealt.read(LARGE, deal(LARGE, seeds, index)) for index in range(2))
         assert not np.array_equal(one.alpha, other.alpha)
-        assert not np.array_equal(one.beta, other.beta)
 
 
 def windows(part: LevelPart, size: int = 16) -> list[bytes]:

@@ -8,6 +8,7 @@ tests plant secrets, so that a search that finds nothing means that there is not
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -59,6 +60,9 @@ from tests.observation.run import (
     own_folder,
 )
 
+CHECK_SIZES = (64, 32, 7 * 32, 0)
+"""Of what a party sends to each peer as they check the dealer's eight copies."""
+
 FALSE_ALARM = 1e-6
 LABELS_IN_A_PIECE = 24
 LABEL_BITS = label_bits(CLASSES)
@@ -83,11 +87,11 @@ EVERYONE = [*AGENT_NAMES, *PARTY_NAMES, "dealer", "coordinator", "client"]
 # What a role of each kind may say and hear. Whoever adds a call decides here what it shows to whom.
 ATTENDING = {"AgentService/Attend", "AgentService/FetchQueries"}
 ORDERS = {f"PartyService/{name}" for name in ("OpenRound", "ListHoldings", "Aggregate")}
-AMONG_PARTIES = {"PeerService/Exchange", "DealerService/Deal"}
+AMONG_PARTIES = {"PeerService/Exchange", "DealerService/Deal", "DealerService/Collect"}
 CALLS = {
     "agent": {*ATTENDING, "PartyService/SubmitShares", "Health/Check"},
     "party": {*ORDERS, *AMONG_PARTIES, "PartyService/SubmitShares", "Health/Check"},
-    "dealer": {"DealerService/Deal"},
+    "dealer": {"DealerService/Deal", "DealerService/Collect"},
     "coordinator": {
         *ATTENDING,
         *ORDERS,
@@ -189,7 +193,8 @@ def session(seen: Observation) -> tuple[list[Item[Any]], list[list[Any]], list[l
     """The plan of all material, each party's parts of it, and what each sent, by exchange."""
     sent = [payloads(seen.views[party], SENT) for party in PARTY_NAMES]
     exchanges = [[each[number] for each in sent] for number in range(len(sent[0]))]
-    seeds = [grant(seen.views[party]).seed for party in PARTY_NAMES]
+    copy = collected(seen.views[PARTY_NAMES[-1]]).copy
+    seeds = [grant(seen.views[party]).seeds[copy] for party in PARTY_NAMES]
     plan = list(seen.spec.plan())
     return plan, expanded(plan, seeds, corrections(seen.views[PARTY_NAMES[-1]])), exchanges
 
@@ -211,9 +216,16 @@ def grant(view: View) -> dealer_pb2.DealGrant:
     return found_
 
 
+def collected(view: View) -> dealer_pb2.CollectRequest:
+    """Which copy the last party asked for."""
+    (content,) = view.passed(SENT, "DealerService/Collect")
+    return dealer_pb2.CollectRequest.FromString(content)
+
+
 def corrections(view: View) -> bytes:
-    """All that the dealer sent to a party beside the grant."""
-    return b"".join(one.correction.data for one in dealt(view))
+    """All corrections that the dealer sent to a party."""
+    contents = view.passed(RECEIVED, "DealerService/Collect")
+    return b"".join(dealer_pb2.CollectResponse.FromString(content).data for content in contents)
 
 
 def dealt(view: View) -> list[dealer_pb2.DealResponse]:
@@ -327,15 +339,23 @@ def test_a_role_writes_to_its_own_folder_only(seen: Observation, name: str) -> N
 
 
 def test_the_dealer_hears_nothing_but_sizes(seen: Observation) -> None:
-    """What it hears is the session's name, the parties, and a plan that follows from the shape."""
-    messages = seen.views["dealer"].passed(RECEIVED)
+    """What it hears is the session's name, the parties, a plan that follows from the shape, and
+    the copy that the lot fell on."""
+    messages = seen.views["dealer"].passed(RECEIVED, "DealerService/Deal")
     (session,) = {dealer_pb2.DealRequest.FromString(content).session_id for content in messages}
     plan = seen.spec.plan()
     # Byte for byte, so that nothing is hidden in fields that the dealer does not know.
     request = dealer_pb2.DealRequest(
-        session_id=session, parties=seen.parties, plan=plans.to_wire(plan)
+        session_id=session, parties=seen.parties, plan=plans.to_wire(plan), copies=8
     )
     assert messages == [request.SerializeToString()] * PARTIES
+    last = seen.views[PARTY_NAMES[-1]]
+    chosen = dealer_pb2.CollectRequest(
+        session_id=session, deal_id=grant(last).deal_id, copy=collected(last).copy
+    )
+    heard = seen.views["dealer"].passed(RECEIVED, "DealerService/Collect")
+    assert heard == [chosen.SerializeToString()]
+    assert len(seen.views["dealer"].passed(RECEIVED)) == PARTIES + 1
     if isinstance(seen.spec.engine, StockArgmax):
         assert {item.kind for item in plan if isinstance(item, Triples)} == set(TripleKind)
     else:
@@ -402,8 +422,9 @@ def share_of_total(seen: Observation, rank: int) -> Matrix:
 def test_what_the_committee_exchanges_in_private_is_at_both_ends_only(seen: Observation) -> None:
     """The dealer's seeds, those of the zero sharing between neighbours, and label shares."""
     needles, expected = Needles(), {}
+    copy = collected(seen.views[PARTY_NAMES[-1]]).copy
     for rank, party in enumerate(PARTY_NAMES):
-        seed = grant(seen.views[party]).seed
+        seed = grant(seen.views[party]).seeds[copy]
         (zero,) = {frame.hello.zero_seed for frame in frames(seen.views[party], SENT)} - {b""}
         (label_share,) = label_shares(seen.views[party])
         after = PARTY_NAMES[(rank + 1) % PARTIES]
@@ -439,6 +460,24 @@ def test_no_private_key_is_anywhere(seen: Observation) -> None:
 
 
 # What the parties open
+
+
+@pytest.mark.parametrize("name", PARTY_NAMES)
+def test_as_they_check_the_dealer_parties_tell_seeds_that_are_not_used_and_nothing_else(
+    seen: Observation, name: str
+) -> None:
+    view = seen.views[name]
+    copy, seeds = collected(seen.views[PARTY_NAMES[-1]]).copy, grant(view).seeds
+    said = hashlib.sha256(
+        grant(view).deal_id + b"".join(one.commitments.digests for one in dealt(view))
+    ).digest()
+    sent = [frame for frame in frames(view, SENT, checking=True) if not frame.HasField("hello")]
+    assert len(sent) == len(CHECK_SIZES) * (PARTIES - 1)
+    by_sequence = {frame.sequence: frame.payload for frame in sent}
+    (coin,) = (payload for sequence, payload in by_sequence.items() if sequence == 1)
+    assert by_sequence[0] == said + hashlib.sha256(coin).digest()
+    assert by_sequence[2] == b"".join(s for place, s in enumerate(seeds) if place != copy)
+    assert seeds[copy] not in b"".join(by_sequence.values())
 
 
 @pytest.mark.parametrize("name", PARTY_NAMES)
@@ -639,7 +678,8 @@ def shares_received(view: View, openings: Sequence[Opening]) -> dict[str, bytes]
             samples[what] = samples.get(what, b"") + b"".join(shares)
     samples["corrections"] = corrections(view)
     seeds = [upload.header.seed for upload in uploads]
-    seeds += [one.grant.seed for one in dealt(view)]
+    seeds += [seed for one in dealt(view) for seed in one.grant.seeds]
+    samples["commitments"] = b"".join(one.commitments.digests for one in dealt(view))
     seeds += [frame.hello.zero_seed for frame in frames(view, RECEIVED)]
     samples["seeds"] = b"".join(seeds)
     if view.name == "coordinator":
@@ -657,10 +697,20 @@ def uniform_p_value(data: bytes) -> float:
     return float(stats.chisquare(np.bincount(values, minlength=256)).pvalue)
 
 
-def frames(view: View, direction: str) -> list[party_pb2.PeerFrame]:
-    """What passed between peers; requests and responses are alike."""
+def frames(view: View, direction: str, checking: bool = False) -> list[party_pb2.PeerFrame]:
+    """What passed between peers as they counted, or before as they checked what was dealt.
+
+    Requests and responses are alike. The check's frames are told by their places and sizes.
+    """
     contents = view.passed(direction, "PeerService/Exchange")
-    return [party_pb2.ExchangeRequest.FromString(content).frame for content in contents]
+    all_frames = [party_pb2.ExchangeRequest.FromString(content).frame for content in contents]
+
+    def of_check(frame: party_pb2.PeerFrame) -> bool:
+        if frame.HasField("hello"):
+            return frame.hello.session_id.endswith(".deal")
+        return len(frame.payload) == dict(enumerate(CHECK_SIZES)).get(frame.sequence)
+
+    return [frame for frame in all_frames if of_check(frame) == checking]
 
 
 def label_shares(view: View) -> list[npt.NDArray[np.uint16]]:

@@ -24,13 +24,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aggregator import plans
-from aggregator.deal import DealtMaterial, MaterialPool
+from aggregator.deal import DealtMaterial, MaterialPool, ask
 from aggregator.dealer import DealerServicer
 from aggregator.party import PartyServicer
 from aggregator.peers import PeerServicer
 from aggregator.tally import Tally
 from mpc_vote import rpc
 from mpc_vote.argmax.channel import Channel
+from mpc_vote.argmax.checking import DIGEST_BYTES, commitment
 from mpc_vote.argmax.engine import Engine, label_bits, session_plan
 from mpc_vote.argmax.engines import EngineName, make_engine
 from mpc_vote.argmax.levels import MAX_BITS, MAX_GROUP, Level
@@ -54,6 +55,7 @@ from tests.service.support import SECONDS, Group, Labels, error_of, refused, unt
 DEALER = Identity(Role.DEALER, "dealer")
 PAIR = ["party-0", "party-1"]
 TRIO = ["party-0", "party-1", "party-2"]
+COPIES = 3
 SOON = 0.3
 """A party's patience where the test is about its end."""
 
@@ -103,17 +105,24 @@ class Dealer:
         """A raw call to the dealer."""
         async with self.channel(party) as channel:
             request = dealer_pb2.DealRequest(
-                session_id=session, parties=parties, plan=plans.to_wire(plan)
+                session_id=session, parties=parties, plan=plans.to_wire(plan), copies=COPIES
             )
             yield dealer_pb2_grpc.DealerServiceStub(channel).Deal(request, timeout=SECONDS)
 
+    async def collected(self, party: str, session: str, deal_id: bytes, copy: int) -> bytes:
+        """All corrections of a copy."""
+        async with self.channel(party) as channel:
+            request = dealer_pb2.CollectRequest(session_id=session, deal_id=deal_id, copy=copy)
+            call = dealer_pb2_grpc.DealerServiceStub(channel).Collect(request, timeout=SECONDS)
+            return b"".join([response.data async for response in call])
+
     async def grant(
         self, party: str, session: str, parties: Sequence[str], plan: Plan = SMALL_PLAN
-    ) -> tuple[bytes, bytes]:
+    ) -> tuple[bytes, tuple[bytes, ...]]:
         """What a party is granted; the rest is not read."""
         async with self.dealt(party, session, parties, plan) as call:
             response = await call.read()
-            return response.grant.deal_id, response.grant.seed
+            return response.grant.deal_id, tuple(response.grant.seeds)
 
     @contextlib.asynccontextmanager
     async def material(
@@ -126,11 +135,11 @@ class Dealer:
         timeout: float = SECONDS,
         address: str = "",
     ) -> AsyncIterator[DealtMaterial]:
-        """A party's side, as a round has it."""
+        """A party's side, as a round has it once the parties have drawn a copy."""
         async with self.channel(parties[rank], address) as channel:
-            material = await DealtMaterial.open(
-                channel, session, parties, rank, plan, pool, timeout
-            )
+            grant = await ask(channel, session, parties, plan, 1, timeout)
+            last = rank == len(parties) - 1
+            material = DealtMaterial(channel, grant, 0, plan, last, pool, timeout)
             try:
                 yield material
             finally:
@@ -212,18 +221,31 @@ async def test_each_party_of_a_session_is_dealt_its_own_seed(dealer: Dealer) -> 
     first = await dealer.grant("party-0", "session", PAIR)
     second = await dealer.grant("party-1", "session", PAIR)
     assert first[0] == second[0], "one deal"
-    assert first[1] != second[1], "a party that knew its peer's seed would know its masks"
     other = await dealer.grant("party-0", "another", PAIR)
-    assert other[0] != first[0] and other[1] != first[1]
+    assert other[0] != first[0]
+    seeds = {*first[1], *second[1], *other[1]}
+    assert len(seeds) == 3 * COPIES, "who knew a peer's seed of a copy would know its masks"
 
 
 async def test_the_dealer_deals_once_per_party_and_session(dealer: Dealer) -> None:
     """Twice the same masks on different values would tell their difference."""
     for party in PAIR:
-        await dealer.grant(party, "session", PAIR)
+        deal_id, _ = await dealer.grant(party, "session", PAIR)
         error = await error_of(dealer.grant(party, "session", PAIR))
         assert error.name == "DEAL_SPENT", error.message
         assert party in error.message and "session" in error.message
+    await dealer.collected("party-1", "session", deal_id, 2)
+    for copy in range(COPIES):
+        error = await error_of(dealer.collected("party-1", "session", deal_id, copy))
+        assert error.name == "DEAL_SPENT", error.message
+
+
+async def test_a_session_keeps_its_number_of_copies(dealer: Dealer) -> None:
+    await dealer.grant("party-0", "session", PAIR)
+    async with dealer.channel("party-1") as channel:
+        error = await error_of(ask(channel, "session", PAIR, SMALL_PLAN, COPIES + 1, SECONDS))
+    assert error.name == "DEAL_INVALID" and "number of copies" in error.message
+    await dealer.grant("party-1", "session", PAIR)
 
 
 async def test_material_is_spent_by_asking_whether_it_was_read_or_not(dealer: Dealer) -> None:
@@ -281,16 +303,23 @@ async def test_a_session_keeps_its_plan(dealer: Dealer, case: str) -> None:
 @pytest.mark.parametrize("parties", [PAIR, TRIO], ids=["two parties", "three parties"])
 async def test_only_the_last_party_gets_corrections(dealer: Dealer, parties: list[str]) -> None:
     want = sum(item.correction_bytes for item in MIXED_PLAN)
-    for rank, party in enumerate(parties):
+    said = []
+    for party in parties:
         async with dealer.dealt(party, "session", parties, MIXED_PLAN) as call:
             responses = [response async for response in call]
-        kinds = [response.WhichOneof("event") for response in responses]
-        data = b"".join(response.correction.data for response in responses)
-        assert kinds[0] == "grant" and kinds.count("grant") == 1
-        if rank < len(parties) - 1:
-            assert kinds == ["grant"]
-        else:
-            assert len(data) == want
+        assert responses[0].HasField("grant")
+        said.append([response.commitments.digests for response in responses[1:]])
+        assert [len(digests) for digests in said[-1]] == [COPIES * DIGEST_BYTES] * 5
+    assert said[:-1] == said[1:], "all parties are told the same"
+    deal_id = responses[0].grant.deal_id
+    for party in parties[:-1]:
+        error = await error_of(dealer.collected(party, "session", deal_id, 0))
+        assert error.name == "NAME_REFUSED", error.message
+    for wrong in ({"copy": COPIES}, {"deal_id": bytes(16)}, {"session": "another"}):
+        given = {"session": "session", "deal_id": deal_id, "copy": 0, **wrong}
+        error = await error_of(dealer.collected(parties[-1], **given))
+        assert error.name == "DEAL_INVALID", error.message
+    assert len(await dealer.collected(parties[-1], "session", deal_id, 1)) == want
 
 
 def _level(**changes: Any) -> dealer_pb2.DealItem:
@@ -319,6 +348,7 @@ BAD_PLANS: dict[str, list[dealer_pb2.DealRun]] = {
     "more triples than memory": [_run(_triples(1, 2**32 - 1))],
     "too many items": [_run(*[_triples(1, 1)] * (plans.MAX_ITEMS + 1))],
     "too many items in all": [_run(*[_triples(1, 1)] * (plans.MAX_ITEMS // 2 + 1))] * 2,
+    "too many items by their times": [_run(*[_triples(1, 1)] * 3, times=plans.MAX_TIMES)],
     "no times": [_run(_triples(1, 1), times=0)],
     "too many times": [_run(_triples(1, 1), times=plans.MAX_TIMES + 1)],
     "no vectors": [_run(_level(vectors=0))],
@@ -346,7 +376,9 @@ BAD_PLANS: dict[str, list[dealer_pb2.DealRun]] = {
 async def test_the_dealer_refuses_plans_it_could_not_make(dealer: Dealer, case: str) -> None:
     async with dealer.channel("party-0") as channel:
         stub = dealer_pb2_grpc.DealerServiceStub(channel)
-        request = dealer_pb2.DealRequest(session_id="s", parties=PAIR, plan=BAD_PLANS[case])
+        request = dealer_pb2.DealRequest(
+            session_id="s", parties=PAIR, plan=BAD_PLANS[case], copies=COPIES
+        )
         error = await error_of(stub.Deal(request, timeout=SECONDS))
     assert error.name == "DEAL_INVALID", error.message
     # Nothing was kept of it: the session is still free.
@@ -416,7 +448,7 @@ rotations = st.builds(Rotation, rows=st.integers(1, 100), classes=st.integers(2,
 runs = st.builds(
     Run,
     items=st.lists(levels | triples | rotations, max_size=8).map(tuple),
-    times=st.integers(1, plans.MAX_TIMES),
+    times=st.integers(1, plans.MAX_DEALT // 40),
 )
 
 
@@ -622,10 +654,13 @@ async def test_an_item_larger_than_the_pool_still_comes(dealer: Dealer) -> None:
 # Dealers that fail
 
 
+Sent = dealer_pb2.DealResponse | dealer_pb2.CollectResponse
+
+
 class FaultyDealer(dealer_pb2_grpc.DealerServiceServicer):
     """Sends what it is told to, then waits until it is hung up on, or ends."""
 
-    def __init__(self, *responses: dealer_pb2.DealResponse, ends: bool = False) -> None:
+    def __init__(self, *responses: Sent, ends: bool = False) -> None:
         self._responses = responses
         self._ends = ends
         self.left = asyncio.Event()
@@ -634,20 +669,42 @@ class FaultyDealer(dealer_pb2_grpc.DealerServiceServicer):
     async def Deal(
         self, request: dealer_pb2.DealRequest, context: Any
     ) -> AsyncIterator[dealer_pb2.DealResponse]:
+        async for response in self._send(dealer_pb2.DealResponse):
+            yield response
+
+    @rpc.allowed(Role.PARTY)
+    async def Collect(
+        self, request: dealer_pb2.CollectRequest, context: Any
+    ) -> AsyncIterator[dealer_pb2.CollectResponse]:
+        async for response in self._send(dealer_pb2.CollectResponse):
+            yield response
+
+    async def _send(self, kind: type[Sent]) -> AsyncIterator[Any]:
         try:
             for response in self._responses:
-                yield response
+                if isinstance(response, kind):
+                    yield response
             if not self._ends:
                 await asyncio.Event().wait()
         finally:
             self.left.set()
 
 
-GRANT = dealer_pb2.DealResponse(grant=dealer_pb2.DealGrant(deal_id=bytes(16), seed=bytes(32)))
+def granted(seed: bytes = bytes(32), deal_id: bytes = bytes(16)) -> dealer_pb2.DealResponse:
+    return dealer_pb2.DealResponse(grant=dealer_pb2.DealGrant(deal_id=deal_id, seeds=[seed]))
 
 
-def correction(size: int) -> dealer_pb2.DealResponse:
-    return dealer_pb2.DealResponse(correction=dealer_pb2.DealCorrection(data=bytes(size)))
+def committed(size: int, index: int = 0) -> dealer_pb2.DealResponse:
+    digests = commitment(bytes(size), bytes(32), index)
+    return dealer_pb2.DealResponse(commitments=dealer_pb2.DealCommitments(digests=digests))
+
+
+GRANT = (granted(), *(committed(SMALL.correction_bytes, index) for index in range(8)))
+"""A grant of corrections that are zero, for the small plan."""
+
+
+def correction(size: int) -> dealer_pb2.CollectResponse:
+    return dealer_pb2.CollectResponse(data=bytes(size))
 
 
 async def test_a_dealer_that_never_answers_is_late(certificates: Certificates) -> None:
@@ -665,11 +722,11 @@ async def test_a_dealer_that_never_answers_is_late(certificates: Certificates) -
     ids=["nothing", "some of it", "all but a byte"],
 )
 async def test_a_dealer_that_stalls_is_late(
-    certificates: Certificates, sent: list[dealer_pb2.DealResponse]
+    certificates: Certificates, sent: list[dealer_pb2.CollectResponse]
 ) -> None:
     pool = MaterialPool(1 << 20)
     async with (
-        serving(certificates, FaultyDealer(GRANT, *sent)) as dealer,
+        serving(certificates, FaultyDealer(*GRANT, *sent)) as dealer,
         dealer.material("session", pool, timeout=SOON) as material,
     ):
         with refused(ErrorKind.MATERIAL_LATE, "within 0.3 s"):
@@ -680,7 +737,7 @@ async def test_a_dealer_that_stalls_is_late(
 async def test_what_a_dealer_sent_before_it_stalled_is_still_used(
     certificates: Certificates,
 ) -> None:
-    sent = [GRANT, correction(SMALL.correction_bytes), correction(SMALL.correction_bytes)]
+    sent = [*GRANT, correction(SMALL.correction_bytes), correction(SMALL.correction_bytes)]
     async with (
         serving(certificates, FaultyDealer(*sent)) as dealer,
         dealer.material("session", MaterialPool(1 << 20), timeout=SOON) as material,
@@ -694,7 +751,7 @@ async def test_what_a_dealer_sent_before_it_stalled_is_still_used(
 async def test_parties_that_need_no_correction_need_no_dealer_after_the_grant(
     certificates: Certificates,
 ) -> None:
-    async with serving(certificates, FaultyDealer(GRANT)) as dealer:
+    async with serving(certificates, FaultyDealer(*GRANT)) as dealer:
         pool = MaterialPool(1 << 26)
         async with dealer.material("session", pool, rank=0, timeout=SOON) as material:
             for item in SMALL_PLAN:
@@ -702,7 +759,7 @@ async def test_parties_that_need_no_correction_need_no_dealer_after_the_grant(
 
 
 async def test_a_dealer_that_ends_too_early_is_named(certificates: Certificates) -> None:
-    sent = [GRANT, correction(SMALL.correction_bytes), correction(8)]
+    sent = [*GRANT, correction(SMALL.correction_bytes), correction(8)]
     async with (
         serving(certificates, FaultyDealer(*sent, ends=True)) as dealer,
         dealer.material("session", MaterialPool(1 << 20)) as material,
@@ -715,12 +772,15 @@ async def test_a_dealer_that_ends_too_early_is_named(certificates: Certificates)
 @pytest.mark.parametrize(
     "first",
     [
-        correction(8),
+        committed(8),
         dealer_pb2.DealResponse(),
-        dealer_pb2.DealResponse(grant=dealer_pb2.DealGrant(deal_id=bytes(16), seed=bytes(31))),
-        dealer_pb2.DealResponse(grant=dealer_pb2.DealGrant(deal_id=b"", seed=bytes(32))),
+        granted(seed=bytes(31)),
+        granted(deal_id=b""),
+        dealer_pb2.DealResponse(
+            grant=dealer_pb2.DealGrant(deal_id=bytes(16), seeds=[bytes(32), bytes(32)])
+        ),
     ],
-    ids=["a correction", "nothing", "a short seed", "no deal"],
+    ids=["a commitment", "nothing", "a short seed", "no deal", "too many copies"],
 )
 async def test_a_dealer_that_grants_nothing_is_refused(
     certificates: Certificates, first: dealer_pb2.DealResponse
@@ -733,9 +793,31 @@ async def test_a_dealer_that_grants_nothing_is_refused(
         await asyncio.wait_for(servicer.left.wait(), SECONDS)
 
 
+async def test_a_dealer_that_commits_to_nothing_is_refused(certificates: Certificates) -> None:
+    async with serving(certificates, FaultyDealer(*GRANT[:3], granted())) as dealer:
+        with refused(ErrorKind.DEAL_INVALID, "no commitments"):
+            async with dealer.material("session", MaterialPool(1 << 20)):
+                pass
+
+
+async def test_a_correction_that_was_not_committed_to_is_not_used(
+    certificates: Certificates,
+) -> None:
+    """The lot was drawn by what the dealer said before: it can't say something else after."""
+    wrong = dealer_pb2.CollectResponse(data=bytes(SMALL.correction_bytes - 1) + b"\1")
+    sent = (correction(SMALL.correction_bytes), wrong)
+    async with (
+        serving(certificates, FaultyDealer(*GRANT, *sent)) as dealer,
+        dealer.material("session", MaterialPool(1 << 20)) as material,
+    ):
+        await taken(material, SMALL)
+        with refused(ErrorKind.DEALER_CAUGHT, "item 1 is not what it committed to"):
+            await taken(material, SMALL)
+
+
 async def test_a_dealer_that_dies_is_named(certificates: Certificates) -> None:
     """Its connection breaks in the middle of the stream: nobody waits for what will not come."""
-    sent = [GRANT, correction(SMALL.correction_bytes), correction(8)]
+    sent = [*GRANT, correction(SMALL.correction_bytes), correction(8)]
     pool = MaterialPool(1 << 20)
     async with serving(certificates, FaultyDealer(*sent)) as dealer:
         (port,) = free_ports(1)
@@ -759,7 +841,7 @@ async def test_a_dealer_that_is_stopped_is_named(certificates: Certificates) -> 
     pool = MaterialPool(1 << 20)
     async with contextlib.AsyncExitStack() as stack:
         line = contextlib.AsyncExitStack()
-        dealer = await line.enter_async_context(serving(certificates, FaultyDealer(GRANT)))
+        dealer = await line.enter_async_context(serving(certificates, FaultyDealer(*GRANT)))
         material = await stack.enter_async_context(dealer.material("session", pool))
         await line.aclose()
         with refused(ErrorKind.PARTY_UNREACHABLE, "The dealer"):
@@ -813,7 +895,7 @@ async def test_closing_gives_all_room_back(
 
 
 async def test_closing_hangs_up_on_the_dealer(certificates: Certificates) -> None:
-    servicer = FaultyDealer(GRANT)
+    servicer = FaultyDealer(*GRANT)
     pool = MaterialPool(1 << 20)
     async with (
         serving(certificates, servicer) as dealer,
@@ -831,7 +913,7 @@ async def test_an_engine_that_waits_when_its_material_is_closed_is_let_go(
     """A count that is given up must not keep a thread until the patience for the dealer ends."""
     pool = MaterialPool(1 << 20)
     async with (
-        serving(certificates, FaultyDealer(GRANT)) as dealer,
+        serving(certificates, FaultyDealer(*GRANT)) as dealer,
         dealer.material("session", pool, timeout=10 * SECONDS) as material,
     ):
         waiting = asyncio.create_task(asyncio.to_thread(material.take, SMALL))
@@ -902,7 +984,17 @@ async def committee_of(
             tally = stack.enter_context(contextlib.closing(Tally(directory / name / "party.db")))
             peer_servicer = PeerServicer()
             servicer = PartyServicer(
-                name, TRIO, "dealer", tally, peers, peer_servicer, to_dealer, seconds, pool_bytes
+                name,
+                TRIO,
+                "dealer",
+                tally,
+                peers,
+                peer_servicer,
+                to_dealer,
+                seconds,
+                pool_bytes,
+                COPIES,
+                directory / name / "dealer-caught",
             )
             parties.servicers[name] = servicer
             services: list[rpc.Service] = [
@@ -1048,11 +1140,22 @@ async def test_a_round_that_is_not_opened_holds_nothing(dealer: Dealer, tmp_path
         await holds(parties.servicers["party-2"]._pool, 0)
 
 
+class StallingDealer(DealerServicer):
+    """Commits to everything and then sends nothing."""
+
+    @rpc.allowed(Role.PARTY)
+    async def Collect(
+        self, request: dealer_pb2.CollectRequest, context: Any
+    ) -> AsyncIterator[dealer_pb2.CollectResponse]:
+        await asyncio.Event().wait()
+        yield dealer_pb2.CollectResponse()
+
+
 async def test_a_dealer_that_stalls_fails_the_count_and_nothing_stays(
     certificates: Certificates, tmp_path: Path
 ) -> None:
     async with (
-        serving(certificates, FaultyDealer(GRANT)) as dealer,
+        serving(certificates, StallingDealer()) as dealer,
         committee_of(dealer, tmp_path, 1 << 26, seconds=2.0) as (parties, committee),
     ):
         spec = committee.spec(queries=MANY)
@@ -1062,6 +1165,42 @@ async def test_a_dealer_that_stalls_fails_the_count_and_nothing_stays(
         last = outcomes[-1].error
         assert last is not None and last.name == "MATERIAL_LATE", last
         await parties.hold(0)
+
+
+async def test_no_label_comes_of_a_dealer_that_lies_and_it_is_not_asked_again(
+    dealer: Dealer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def commit_to_lies(item: Item[Any], copies: Sequence[Sequence[bytes]], index: int) -> bytes:
+        return b"".join(
+            commitment(bytes(item.correction_bytes), seeds[-1], index) for seeds in copies
+        )
+
+    async with committee_of(dealer, tmp_path, 1 << 26) as (parties, committee):
+        cast = votes(MANY)
+        with monkeypatch.context() as patch:
+            patch.setattr("aggregator.dealer.commit", commit_to_lies)
+            spec = committee.spec(queries=MANY)
+            held = await committee.voted(spec, cast)
+            outcomes = await committee.aggregate(spec, [held])
+        assert not any(outcome.released for outcome in outcomes)
+        errors = {outcome.error.name for outcome in outcomes if outcome.error is not None}
+        assert "DEALER_CAUGHT" in errors, errors
+        await parties.hold(0)
+
+        # Whoever caught it says so from then on, before anything is spent, also to the coordinator.
+        marks = [mark for name in TRIO if (mark := tmp_path / name / "dealer-caught").exists()]
+        assert marks and all("wrong material" in mark.read_text() for mark in marks)
+        name = marks[0].parent.name
+        assert not any((await parties.servicers[name].health()).values())
+        error = await error_of(committee.open_at(name, committee.spec(queries=MANY)))
+        assert error.name == "DEALER_REFUSED" and "dealer-caught" in error.message
+
+        for mark in marks:
+            mark.unlink()
+        spec = committee.spec(queries=MANY)
+        held = await committee.voted(spec, cast)
+        outcomes = await committee.aggregate(spec, [held])
+        assert labels_of(outcomes, MANY).tolist() == winners(cast).tolist()
 
 
 async def test_rounds_side_by_side_are_counted_right_in_a_small_pool(

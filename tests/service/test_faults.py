@@ -399,6 +399,7 @@ async def test_a_dealer_that_dies_in_a_count_fails_the_round_by_name(
             kill(fragile, "dealer")
         with refused(ErrorKind.PARTY_UNREACHABLE, "The dealer does not answer"):
             assert not [event async for event in events]
+    await stops_serving(fragile, COORDINATOR, "LabelService")
     fragile.cluster.start_dealer()
     await whole(fragile)
     await label_with_all(fragile, farms)

@@ -71,6 +71,7 @@ ALLOWED = {
     "PartyService/AbandonRound": Role.COORDINATOR,
     "PeerService/Exchange": Role.PARTY,
     "DealerService/Deal": Role.PARTY,
+    "DealerService/Collect": Role.PARTY,
 }
 SERVED_BY = {
     "LabelService": COORDINATOR,

@@ -51,7 +51,10 @@ class DealRequest(_message.Message):
     SESSION_ID_FIELD_NUMBER: _builtins.int
     PARTIES_FIELD_NUMBER: _builtins.int
     PLAN_FIELD_NUMBER: _builtins.int
+    COPIES_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
+    copies: _builtins.int
+    """Of the material, of which one is used; the same from every party."""
     @_builtins.property
     def parties(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of the parties in rank order; the caller is among them."""
@@ -66,10 +69,11 @@ class DealRequest(_message.Message):
         session_id: _builtins.str = ...,
         parties: _abc.Iterable[_builtins.str] | None = ...,
         plan: _abc.Iterable[Global___DealRun] | None = ...,
+        copies: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["parties", b"parties", "plan", b"plan", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copies", b"copies", "parties", b"parties", "plan", b"plan", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -292,25 +296,27 @@ Global___LimitsItem: _TypeAlias = LimitsItem  # noqa: Y015
 
 @_typing.final
 class DealResponse(_message.Message):
+    """A grant, and then commitments to each item."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     GRANT_FIELD_NUMBER: _builtins.int
-    CORRECTION_FIELD_NUMBER: _builtins.int
+    COMMITMENTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def grant(self) -> Global___DealGrant: ...
     @_builtins.property
-    def correction(self) -> Global___DealCorrection: ...
+    def commitments(self) -> Global___DealCommitments: ...
     def __init__(
         self,
         *,
         grant: Global___DealGrant | None = ...,
-        correction: Global___DealCorrection | None = ...,
+        commitments: Global___DealCommitments | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["correction", b"correction", "event", b"event", "grant", b"grant"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["commitments", b"commitments", "event", b"event", "grant", b"grant"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["correction", b"correction", "event", b"event", "grant", b"grant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commitments", b"commitments", "event", b"event", "grant", b"grant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["grant", "correction"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["grant", "commitments"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -321,26 +327,76 @@ class DealGrant(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DEAL_ID_FIELD_NUMBER: _builtins.int
-    SEED_FIELD_NUMBER: _builtins.int
+    SEEDS_FIELD_NUMBER: _builtins.int
     deal_id: _builtins.bytes
     """The same for all parties of the session; they compare it before they compute."""
-    seed: _builtins.bytes
+    @_builtins.property
+    def seeds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """One for each copy."""
+
     def __init__(
         self,
         *,
         deal_id: _builtins.bytes = ...,
-        seed: _builtins.bytes = ...,
+        seeds: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deal_id", b"deal_id", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deal_id", b"deal_id", "seeds", b"seeds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DealGrant: _TypeAlias = DealGrant  # noqa: Y015
 
 @_typing.final
-class DealCorrection(_message.Message):
+class DealCommitments(_message.Message):
+    """To the correction of one item in each copy: 32 bytes each, keyed by the last party's seed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DIGESTS_FIELD_NUMBER: _builtins.int
+    digests: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        digests: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digests", b"digests"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DealCommitments: _TypeAlias = DealCommitments  # noqa: Y015
+
+@_typing.final
+class CollectRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    DEAL_ID_FIELD_NUMBER: _builtins.int
+    COPY_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    deal_id: _builtins.bytes
+    """As granted."""
+    copy: _builtins.int
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        deal_id: _builtins.bytes = ...,
+        copy: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "deal_id", b"deal_id", "session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CollectRequest: _TypeAlias = CollectRequest  # noqa: Y015
+
+@_typing.final
+class CollectResponse(_message.Message):
     """A piece of the corrections, which follow each other without gaps."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -358,4 +414,4 @@ class DealCorrection(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___DealCorrection: _TypeAlias = DealCorrection  # noqa: Y015
+Global___CollectResponse: _TypeAlias = CollectResponse  # noqa: Y015

@@ -40,6 +40,11 @@ class DealerServiceStub:
                 request_serializer=mpcvote_dot_v1_dot_dealer__pb2.DealRequest.SerializeToString,
                 response_deserializer=mpcvote_dot_v1_dot_dealer__pb2.DealResponse.FromString,
                 _registered_method=True)
+        self.Collect = channel.unary_stream(
+                '/mpcvote.v1.DealerService/Collect',
+                request_serializer=mpcvote_dot_v1_dot_dealer__pb2.CollectRequest.SerializeToString,
+                response_deserializer=mpcvote_dot_v1_dot_dealer__pb2.CollectResponse.FromString,
+                _registered_method=True)
 
 
 class DealerServiceServicer:
@@ -47,9 +52,18 @@ class DealerServiceServicer:
     """
 
     def Deal(self, request, context):
-        """Once ever per session and party. Each party gets a seed of its own that expands to its part of
-        every item of the plan; the last party also gets the corrections that make the parts fit
-        together, in the plan's order, as fast as it reads them.
+        """Once ever per session and party. The dealer makes several copies of the material. Of each copy
+        a party gets a seed of its own that expands to its part of every item of the plan. What makes
+        the parts fit together are the last party's corrections: all parties get commitments to them,
+        in the plan's order, as fast as they are made.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Collect(self, request, context):
+        """Once ever per session, by its last party: the corrections of the copy that the parties drew,
+        in the plan's order, as fast as it reads them. They check the other copies before.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -62,6 +76,11 @@ def add_DealerServiceServicer_to_server(servicer, server):
                     servicer.Deal,
                     request_deserializer=mpcvote_dot_v1_dot_dealer__pb2.DealRequest.FromString,
                     response_serializer=mpcvote_dot_v1_dot_dealer__pb2.DealResponse.SerializeToString,
+            ),
+            'Collect': grpc.unary_stream_rpc_method_handler(
+                    servicer.Collect,
+                    request_deserializer=mpcvote_dot_v1_dot_dealer__pb2.CollectRequest.FromString,
+                    response_serializer=mpcvote_dot_v1_dot_dealer__pb2.CollectResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -92,6 +111,33 @@ class DealerService:
             '/mpcvote.v1.DealerService/Deal',
             mpcvote_dot_v1_dot_dealer__pb2.DealRequest.SerializeToString,
             mpcvote_dot_v1_dot_dealer__pb2.DealResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Collect(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/mpcvote.v1.DealerService/Collect',
+            mpcvote_dot_v1_dot_dealer__pb2.CollectRequest.SerializeToString,
+            mpcvote_dot_v1_dot_dealer__pb2.CollectResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -139,7 +139,8 @@ def make_spec(
 ) -> Spec:
     """The spec of a round that these agents can answer as asked.
 
-    `round_trip` is the distance between parties in seconds.
+    `round_trip` is the distance between parties in seconds. Ballots are verified where the plan is
+    silent and they can be.
     """
     _check_plan(plan)
     wire.check_finite(queries, "queries")
@@ -176,6 +177,8 @@ def make_spec(
     )
     draft = Spec(b"", message)
     try:
+        if not plan.HasField("verified"):
+            message.verified = draft.can_be_verified
         message.ring_bits = ring_bits(engine, draft.total_bound)
     except ValueError as error:
         raise VoteError(ErrorKind.SPEC_INVALID, why=str(error)) from error

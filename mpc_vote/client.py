@@ -82,7 +82,7 @@ class Plan:
     delta: float | None = None
     answer_seconds: int | None = None
     request_id: str | None = None
-    verified: bool = False
+    verified: bool | None = None
 
     def message(self) -> label_pb2.LabelPlan:
         """The plan on the wire, where zero means the default: a zero that is meant is refused."""

@@ -53,8 +53,8 @@ ENGINES = {
 ENGINE_CODES = {name: code for code, name in ENGINES.items()}
 
 VERIFIED_BALLOTS = (BallotKind.ONE_HOT, BallotKind.KNN_COUNT, BallotKind.MULTI_LABEL)
-# Numbers that are dealt for a verified round.
-MAX_DEALT = 1 << 30
+# Numbers that are dealt for a verified round: a minute of a dealer's time, in eight copies.
+MAX_DEALT = 1 << 28
 
 KNN_BALLOTS = (BallotKind.KNN_FREQUENCY, BallotKind.KNN_COUNT)
 
@@ -269,25 +269,31 @@ class Spec:
             raise VoteError(ErrorKind.SPEC_INVALID, why=str(error)) from error
         require(self.agent_variance <= noise.MAX_STD**2, "the noise is too large: lower sigma")
         if m.verified:
-            self._check_verified()
+            require(
+                self.ballot in VERIFIED_BALLOTS,
+                "frequency ballots can't be verified: use count ballots, or verified=False",
+            )
+            require(
+                self.can_be_verified,
+                "so many agents, neighbours, classes and queries are too many for a verified "
+                "round: lower one of them, or use verified=False",
+            )
         if need > have:
             raise VoteError(
                 ErrorKind.RANGE_OVERFLOW, need=ring.bits_for(need), have=ring.bits_for(have)
             )
 
-    def _check_verified(self) -> None:
-        require(
-            self.ballot in VERIFIED_BALLOTS,
-            "frequency ballots can't be verified: use count ballots, or verified=False",
-        )
+    @property
+    def can_be_verified(self) -> bool:
+        """Whether there is a way to verify such ballots, in such a number."""
+        if self.ballot not in VERIFIED_BALLOTS:
+            return False
         layouts = self.layouts
         numbers = sum(layout.numbers for layout in layouts)
-        require(
+        return (
             8 * numbers <= MAX_NUMBERS
             and numbers * self.message.queries <= MAX_DEALT
-            and all(layout.classes * layout.most < MAX_COUNT for layout in layouts),
-            "so many agents, neighbours, classes and queries are too many for a verified round: "
-            "lower one of them, or use verified=False",
+            and all(layout.classes * layout.most < MAX_COUNT for layout in layouts)
         )
 
 

@@ -43,9 +43,10 @@ class LabelSettings(ClientSettings):
     tau: int | None = Field(None, ge=1, description="most attributes an agent says yes to")
     delta: float | None = Field(None, description="delta of the reported epsilon")
     answer_seconds: int | None = Field(None, ge=1, description="time that agents have to answer")
-    verified: bool = Field(
-        False,
-        description="share ballots so that none can be stuffed; privacy then needs a true dealer",
+    verified: bool | None = Field(
+        None,
+        description="whether ballots are shared so that none can be stuffed; where it is left out "
+        "they are, if they can be",
     )
     request_id: str | None = Field(
         None, description="name of this request: asking again under it never costs twice"

@@ -106,11 +106,26 @@ async def test_who_says_yes_to_everything_is_named_and_left_out(service: Service
             await _label(client, **plan, quorum=HONEST + 1)
 
 
+@pytest.mark.parametrize("ballot", [BallotKind.KNN_COUNT, BallotKind.MULTI_LABEL])
+async def test_ballots_are_verified_unless_somebody_says_no(
+    service: Service, ballot: BallotKind
+) -> None:
+    prefix, said = ballot.value.replace("_", "-"), [1, 0, 0, 1, 0]
+    several = ballot is BallotKind.MULTI_LABEL
+    async with _agents(service, prefix, said if several else [1], 0) as client:
+        plan = {"ballot": ballot, "tau": 2 if several else None}
+        asked = {None: True, True: True, False: False}
+        for verified, expected in asked.items():
+            result = await _label(client, **plan, verified=verified)
+            assert result.spec is not None and result.spec.verified == expected
+
+
 async def test_frequency_ballots_can_not_be_verified(
     service: Service,
 ) -> None:
     async with _agents(service, "share", [1], 0) as client:
         result = await _label(client, ballot=BallotKind.KNN_FREQUENCY)
         assert set(result.labels.tolist()) == {1}
+        assert result.spec is not None and not result.spec.verified
         with refused(ErrorKind.SPEC_INVALID, "use count ballots"):
             await _label(client, ballot=BallotKind.KNN_FREQUENCY, verified=True)

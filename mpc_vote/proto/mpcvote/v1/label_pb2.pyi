@@ -89,8 +89,8 @@ class LabelPlan(_message.Message):
     delta: _builtins.float
     """Target delta of the reported epsilon."""
     verified: _builtins.bool
-    """Whether agents' ballots are shared so that none can be stuffed. Privacy then also rests on a
-    dealer that deals what it should.
+    """Whether agents' ballots are shared so that none can be stuffed. Where it is left out they are,
+    if such ballots in such a number can be.
     """
     def __init__(
         self,
@@ -105,15 +105,20 @@ class LabelPlan(_message.Message):
         engine: _common_pb2.Engine.ValueType = ...,
         answer_seconds: _builtins.int = ...,
         delta: _builtins.float = ...,
-        verified: _builtins.bool = ...,
+        verified: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_collusion", b"_collusion", "collusion", b"collusion"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_collusion", b"_collusion", "_verified", b"_verified", "collusion", b"collusion", "verified", b"verified"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_collusion", b"_collusion", "answer_seconds", b"answer_seconds", "ballot", b"ballot", "classes", b"classes", "collusion", b"collusion", "delta", b"delta", "engine", b"engine", "quorum", b"quorum", "request_id", b"request_id", "sigma", b"sigma", "tau", b"tau", "verified", b"verified"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_collusion", b"_collusion", "_verified", b"_verified", "answer_seconds", b"answer_seconds", "ballot", b"ballot", "classes", b"classes", "collusion", b"collusion", "delta", b"delta", "engine", b"engine", "quorum", b"quorum", "request_id", b"request_id", "sigma", b"sigma", "tau", b"tau", "verified", b"verified"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__collusion: _TypeAlias = _typing.Literal["collusion"]  # noqa: Y015
     _WhichOneofArgType__collusion: _TypeAlias = _typing.Literal["_collusion", b"_collusion"]  # noqa: Y015
+    _WhichOneofReturnType__verified: _TypeAlias = _typing.Literal["verified"]  # noqa: Y015
+    _WhichOneofArgType__verified: _TypeAlias = _typing.Literal["_verified", b"_verified"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__collusion) -> _WhichOneofReturnType__collusion | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__verified) -> _WhichOneofReturnType__verified | None: ...
 
 Global___LabelPlan: _TypeAlias = LabelPlan  # noqa: Y015
 

@@ -102,11 +102,13 @@ class Agent:
                     self._decide(response.go.round_id, True)
                 elif response.HasField("closed"):
                     self._decide(response.closed.round_id, False)
-                else:
-                    answer = self._answer if len(rounds) < _MAX_ROUNDS_AT_ONCE else self._overload
-                    task = asyncio.create_task(answer(response.announcement.spec, call))
+                elif len(rounds) < _MAX_ROUNDS_AT_ONCE:
+                    task = asyncio.create_task(self._answer(response.announcement.spec, call))
                     rounds.add(task)
                     task.add_done_callback(rounds.discard)
+                else:
+                    # Here and now: who announces without reading the answers has to wait.
+                    await self._overload(response.announcement.spec, call)
         finally:
             self._attending = False
             call.cancel()
@@ -151,7 +153,11 @@ class Agent:
 
     async def _overload(self, wire_spec: bytes, call: Any) -> None:
         """Declines a round that comes while too many are open."""
-        round_id = Spec.parse(wire_spec).round_id
+        try:
+            round_id = Spec.parse(wire_spec).round_id
+        except VoteError as error:
+            log.warning("a round that can't be read was announced: %s", error.message)
+            return
         busy = VoteError(
             ErrorKind.POLICY_REFUSED, why=f"{_MAX_ROUNDS_AT_ONCE} rounds are open here"
         )

@@ -171,9 +171,9 @@ class Agent:
         """
         self._policy.check(spec, self._capabilities)
         decision = self._rounds[spec.round_id]
-        queries = await self._fetch(spec)
+        # One batch is in memory at a time, and is gone before the round goes on.
         async with self._voting:
-            ballot = await asyncio.to_thread(self._voter.vote, spec, queries)
+            ballot = await asyncio.to_thread(self._voter.vote, spec, await self._fetch(spec))
         await self._check_reach()
         if decision.done():
             raise _over(spec, "the coordinator ended it")

@@ -17,7 +17,7 @@ MAX_NAMES = 1_024
 # What rounds take, before one has ended; then it is learnt.
 _FIRST_SECONDS = 4.0
 _LEARNING = 0.2
-_WAIT_SECONDS = (0.1, 30.0)
+_WAIT_SECONDS = (0.1, 10.0)
 # For the way back to the service, and once it is a client's turn also for its upload.
 _LATE_SECONDS = 3.0
 _TURN_SECONDS = 30.0

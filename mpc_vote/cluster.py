@@ -306,11 +306,10 @@ class _MemoryWatch:
 
     def _run(self) -> None:
         while not self._stopped.wait(_MEMORY_SECONDS):
-            self.peak = max(self.peak, sum(map(memory_of, [os.getpid(), *self._pids()])))
+            self.peak = max(self.peak, sum(map(_memory_of, [os.getpid(), *self._pids()])))
 
 
-def memory_of(pid: int) -> int:
-    """Bytes of a process, pages that it shares with others counted in part; 0 if it is gone."""
+def _memory_of(pid: int) -> int:
     try:
         info = psutil.Process(pid).memory_full_info()
     except psutil.Error:

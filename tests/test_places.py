@@ -102,7 +102,7 @@ def test_the_hint_grows_with_the_line_and_with_what_rounds_take(clock: Clock) ->
         hints[seconds] = [told(places, f"c-{number}").retry_after or 0 for number in range(200)]
         assert hints[seconds] == sorted(hints[seconds])
     assert hints[1.0][20] < hints[9.0][20]
-    assert hints[9.0][0] < hints[9.0][5] < hints[9.0][-1] == 30
+    assert hints[9.0][0] < hints[9.0][2] < hints[9.0][-1] == 10
 
 
 def test_the_line_is_bounded(clock: Clock) -> None:

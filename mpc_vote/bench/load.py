@@ -3,15 +3,16 @@
 Everything is real, as in `mpc-vote bench service`: a coordinator, a dealer and parties as
 processes, agents with certificates, ledgers and connections of their own, many to a process. Each
 client has a certificate of its own too, asks again as soon as it has its labels, and waits as long
-as a busy service tells it to. They all ask at once after a first request that is not counted.
+as a busy service tells it to. They are connected, and all ask at once, after a first request that
+is not counted.
 
 What must hold, or the command fails: every request ends with labels or with a refusal that says
 when to come back; no more rounds are open than the service allows; no client goes without while
 others are served; no process takes more memory in the last quarter than in the first, but for a
 share.
 
-Seconds are the clients'. Memory counts pages that processes share in part (PSS). How many rounds
-were open is read from the coordinator's own record of them.
+Seconds are the clients'. Memory is what a process shares with no other (USS), so that it depends on
+nobody else. How many rounds were open is read from the coordinator's own record of them.
 """
 
 from __future__ import annotations
@@ -41,7 +42,6 @@ from mpc_vote.bench.agents import BenchCluster, Network
 from mpc_vote.bench.service import Agents, Queries, Report, running
 from mpc_vote.cli.common import check_writable, console, write_json
 from mpc_vote.client import AsyncLabelClient, LabelResult, Plan, pause
-from mpc_vote.cluster import memory_of
 from mpc_vote.config import LogLevel, Settings
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import Identity, Role
@@ -78,7 +78,7 @@ class LoadSettings(Settings):
     sigma: float = Field(25.0, gt=0, description="noise in votes")
     places: int = Field(4, ge=1, le=8, description="rounds that the service has open at a time")
     growth: float = Field(
-        0.1, ge=0, description="share by which a process may grow from first to last quarter"
+        0.2, ge=0, description="share by which a process may grow from first to last quarter"
     )
     json_path: str | None = Field(
         None, alias="json", description="also write the figures as JSON to this file, - for stdout"
@@ -98,7 +98,7 @@ class Done:
     seconds: float
     whole: float
     refusals: int
-    right: bool
+    right: float
     absent: int
 
 
@@ -203,6 +203,7 @@ class _Load:
                 )
                 for name in names
             ]
+            await asyncio.gather(*(client.is_ready() for client in clients))
             self._started = time.monotonic()
             watching = [asyncio.create_task(work()) for work in (self._sample, self._tell)]
             try:
@@ -258,7 +259,7 @@ class _Load:
         self, name: str, begun: float, asked: float, refusals: int, result: LabelResult
     ) -> Done:
         now = self._now()
-        right = bool((result.labels == self._labels).all())
+        right = float((result.labels == self._labels).mean())
         return Done(name, now, now - begun, now - asked, refusals, right, len(result.absences))
 
     async def _sample(self) -> None:
@@ -275,8 +276,9 @@ class _Load:
             await asyncio.sleep(step)
 
     def _memory(self) -> dict[str, int]:
-        sizes = {label: memory_of(c.process.pid) for label, c in self._cluster.children.items()}
-        return {**sizes, _CLIENTS: memory_of(os.getpid())}
+        pids = {label: child.process.pid for label, child in self._cluster.children.items()}
+        pids[_CLIENTS] = os.getpid()
+        return {label: psutil.Process(pid).memory_full_info().uss for label, pid in pids.items()}
 
     def _open_rounds(self) -> int:
         (count,) = self._rows("SELECT count(*) FROM rounds WHERE state = ?", _OPEN)[0]
@@ -325,7 +327,7 @@ class _Load:
             "refused_without_hint": tape.unhinted,
             "failed": dict(tape.failures),
             "failed_saying": tape.said,
-            "all_right": float(np.mean([one.right for one in tape.done])),
+            "right": float(np.mean([one.right for one in tape.done])),
             "absences": sum(one.absent for one in tape.done),
             "seconds": {
                 "request that is taken": _percentiles([one.seconds for one in tape.done]),
@@ -435,7 +437,7 @@ def _requests_table(report: Report) -> Table:
         "requests labelled": f"{report['completed']}, {report['labels_per_second']:.0f} labels/s",
         "  first and last quarter": f"{first['completed']} and {last['completed']}",
         "  each client, least and most": f"{served['least']} and {served['most']}",
-        "  labels as voted for": f"{100 * report['all_right']:.1f} % of requests",
+        "  labels as voted for": f"{100 * report['right']:.1f} %",
         "  agents absent": f"{report['absences']} times",
         "told to wait": _counts(report["refused"]),
         "  without a time to come back": str(report["refused_without_hint"]),

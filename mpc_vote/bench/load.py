@@ -355,7 +355,7 @@ class _Load:
             "disk_bytes_per_request": {k: size / len(tape.done) for k, size in grown.items()},
             "peak_memory_bytes": self._cluster.peak_memory_bytes,
         }
-        return {**report, "faults": _faults(report, settings)}
+        return {**report, "faults": faults(report, settings)}
 
     def _most_open(self) -> int:
         """The most rounds that were ever open together, by when each began and how long it took."""
@@ -379,7 +379,7 @@ class _Load:
 _OPEN = label_pb2.ROUND_STATE_OPEN
 
 
-def _faults(report: Report, settings: LoadSettings) -> list[str]:
+def faults(report: Report, settings: LoadSettings) -> list[str]:
     """What should not have happened."""
     faults = [
         f"{count} requests failed with {kind}, the first saying: {report['failed_saying'][kind]}"

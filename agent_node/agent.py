@@ -29,14 +29,13 @@ from mpc_vote.noise import SkellamSampler
 from mpc_vote.privacy.mechanisms import Mechanism
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, agent_pb2_grpc, party_pb2, party_pb2_grpc
 from mpc_vote.sharing import Share
-from mpc_vote.spec import MAX_QUERY_BYTES, Spec
+from mpc_vote.spec import MAX_QUERY_BYTES, MAX_ROUNDS_AT_ONCE, Spec
 
 log = logging.getLogger(__name__)
 
 _SUBMISSION_ID_BYTES = 16
 _SUBMIT_TRIES = 3
 _BACKOFF_SECONDS = (0.2, 5.0)
-_MAX_ROUNDS_AT_ONCE = 8
 
 
 class Agent:
@@ -102,7 +101,7 @@ class Agent:
                     self._decide(response.go.round_id, True)
                 elif response.HasField("closed"):
                     self._decide(response.closed.round_id, False)
-                elif len(rounds) < _MAX_ROUNDS_AT_ONCE:
+                elif len(rounds) < MAX_ROUNDS_AT_ONCE:
                     task = asyncio.create_task(self._answer(response.announcement.spec, call))
                     rounds.add(task)
                     task.add_done_callback(rounds.discard)
@@ -158,9 +157,7 @@ class Agent:
         except VoteError as error:
             log.warning("a round that can't be read was announced: %s", error.message)
             return
-        busy = VoteError(
-            ErrorKind.POLICY_REFUSED, why=f"{_MAX_ROUNDS_AT_ONCE} rounds are open here"
-        )
+        busy = VoteError(ErrorKind.POLICY_REFUSED, why=f"{MAX_ROUNDS_AT_ONCE} rounds are open here")
         declined = agent_pb2.Declined(round_id=round_id, error=busy.name, reason=busy.message)
         await self._say(call, agent_pb2.AttendRequest(declined=declined))
 

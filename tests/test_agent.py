@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from agent_node import agent as agent_module
 from agent_node.agent import Agent
 from mpc_vote.proto.mpcvote.v1 import agent_pb2
+from mpc_vote.spec import MAX_ROUNDS_AT_ONCE
 from tests.service.committee import Committee
 from tests.service.support import SECONDS, until
 
@@ -43,7 +43,7 @@ class _Call:
 
 async def test_announcements_without_end_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond its limit an agent reads one announcement at a time, and none that it can't answer."""
-    most = agent_module._MAX_ROUNDS_AT_ONCE
+    most = MAX_ROUNDS_AT_ONCE
     committee = Committee(dial=None, stubs={"party-0": None, "party-1": None})  # type: ignore[arg-type]
     specs = [committee.spec() for _ in range(most + 20)]
     call = _Call([spec.wire for spec in specs[: most + 10]] + [b"\xff"])

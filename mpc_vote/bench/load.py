@@ -47,7 +47,7 @@ from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import Identity, Role
 from mpc_vote.process import CommandError
 from mpc_vote.proto.mpcvote.v1 import label_pb2
-from mpc_vote.spec import MAX_CLASSES, MAX_PARTIES, MAX_QUERIES
+from mpc_vote.spec import MAX_CLASSES, MAX_PARTIES, MAX_QUERIES, MAX_ROUNDS_AT_ONCE
 
 _ANSWER_SECONDS = 300
 _TELL_SECONDS = 10.0
@@ -76,7 +76,9 @@ class LoadSettings(Settings):
     parties: int = Field(3, ge=2, le=MAX_PARTIES, description="compute parties")
     neighbours: int = Field(50, ge=1, le=100_000, description="votes that an agent has on a query")
     sigma: float = Field(25.0, gt=0, description="noise in votes")
-    places: int = Field(4, ge=1, le=8, description="rounds that the service has open at a time")
+    places: int = Field(
+        4, ge=1, le=MAX_ROUNDS_AT_ONCE, description="rounds that the service has open at a time"
+    )
     growth: float = Field(
         0.2, ge=0, description="share by which a process may grow from first to last quarter"
     )

@@ -29,14 +29,13 @@ from mpc_vote.noise import SkellamSampler
 from mpc_vote.privacy.mechanisms import Mechanism
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, agent_pb2_grpc, party_pb2, party_pb2_grpc
 from mpc_vote.sharing import Share
-from mpc_vote.spec import MAX_QUERY_BYTES, Spec
+from mpc_vote.spec import MAX_QUERY_BYTES, MAX_ROUNDS_AT_ONCE, Spec
 
 log = logging.getLogger(__name__)
 
 _SUBMISSION_ID_BYTES = 16
 _SUBMIT_TRIES = 3
 _BACKOFF_SECONDS = (0.2, 5.0)
-_MAX_ROUNDS_AT_ONCE = 8
 
 
 class Agent:
@@ -102,11 +101,13 @@ class Agent:
                     self._decide(response.go.round_id, True)
                 elif response.HasField("closed"):
                     self._decide(response.closed.round_id, False)
-                else:
-                    answer = self._answer if len(rounds) < _MAX_ROUNDS_AT_ONCE else self._overload
-                    task = asyncio.create_task(answer(response.announcement.spec, call))
+                elif len(rounds) < MAX_ROUNDS_AT_ONCE:
+                    task = asyncio.create_task(self._answer(response.announcement.spec, call))
                     rounds.add(task)
                     task.add_done_callback(rounds.discard)
+                else:
+                    # Here and now: who announces without reading the answers has to wait.
+                    await self._overload(response.announcement.spec, call)
         finally:
             self._attending = False
             call.cancel()
@@ -151,10 +152,12 @@ class Agent:
 
     async def _overload(self, wire_spec: bytes, call: Any) -> None:
         """Declines a round that comes while too many are open."""
-        round_id = Spec.parse(wire_spec).round_id
-        busy = VoteError(
-            ErrorKind.POLICY_REFUSED, why=f"{_MAX_ROUNDS_AT_ONCE} rounds are open here"
-        )
+        try:
+            round_id = Spec.parse(wire_spec).round_id
+        except VoteError as error:
+            log.warning("a round that can't be read was announced: %s", error.message)
+            return
+        busy = VoteError(ErrorKind.POLICY_REFUSED, why=f"{MAX_ROUNDS_AT_ONCE} rounds are open here")
         declined = agent_pb2.Declined(round_id=round_id, error=busy.name, reason=busy.message)
         await self._say(call, agent_pb2.AttendRequest(declined=declined))
 
@@ -165,9 +168,9 @@ class Agent:
         """
         self._policy.check(spec, self._capabilities)
         decision = self._rounds[spec.round_id]
-        queries = await self._fetch(spec)
+        # One batch is in memory at a time, and is gone before the round goes on.
         async with self._voting:
-            ballot = await asyncio.to_thread(self._voter.vote, spec, queries)
+            ballot = await asyncio.to_thread(self._voter.vote, spec, await self._fetch(spec))
         await self._check_reach()
         if decision.done():
             raise _over(spec, "the coordinator ended it")

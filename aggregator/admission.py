@@ -112,22 +112,28 @@ class Intake:
         return np.concatenate(self._parts)
 
 
-async def read_request(
+async def read_plan(
     messages: AsyncIterator[label_pb2.RequestLabelsRequest],
-) -> tuple[label_pb2.LabelPlan, Queries]:
-    """The plan and the whole batch."""
-    plan: label_pb2.LabelPlan | None = None
+) -> label_pb2.RequestLabelsRequest:
+    """The first message, which has the plan and may have the first queries."""
+    first = await anext(messages, label_pb2.RequestLabelsRequest())
+    if not first.HasField("plan"):
+        raise VoteError(ErrorKind.PLAN_MISSING, field="plan")
+    return first
+
+
+async def read_queries(
+    first: label_pb2.RequestLabelsRequest,
+    messages: AsyncIterator[label_pb2.RequestLabelsRequest],
+) -> Queries:
+    """The whole batch."""
     queries = Intake("queries")
+    if first.HasField("queries"):
+        queries.add(first.queries)
     async for message in messages:
-        if plan is None:
-            if not message.HasField("plan"):
-                raise VoteError(ErrorKind.PLAN_MISSING, field="plan")
-            plan = message.plan
         if message.HasField("queries"):
             queries.add(message.queries)
-    if plan is None:
-        raise VoteError(ErrorKind.PLAN_MISSING, field="plan")
-    return plan, queries.batch()
+    return queries.batch()
 
 
 def make_spec(

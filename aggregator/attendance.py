@@ -33,16 +33,20 @@ class _Queries:
     all that do, and what they have read is dropped."""
 
     def __init__(self, path: Path) -> None:
-        self._array = np.load(path, mmap_mode="r", allow_pickle=False)
-        self._step = wire.rows_per_chunk(self._array.nbytes // len(self._array))
-        self._kept = lru_cache(_CHUNKS_KEPT)(self._chunk)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        step = wire.rows_per_chunk(array.nbytes // len(array))
+
+        # No method: a cache of one would hold this object, and both would wait for the collector.
+        @lru_cache(_CHUNKS_KEPT)
+        def chunk(start: int) -> agent_pb2.FetchQueriesResponse:
+            tensor = wire.to_tensor(array[start : start + step])
+            return agent_pb2.FetchQueriesResponse(queries=tensor)
+
+        self._chunk = chunk
+        self._starts = range(0, len(array), step)
 
     def __iter__(self) -> Iterator[agent_pb2.FetchQueriesResponse]:
-        return map(self._kept, range(0, len(self._array), self._step))
-
-    def _chunk(self, start: int) -> agent_pb2.FetchQueriesResponse:
-        tensor = wire.to_tensor(self._array[start : start + self._step])
-        return agent_pb2.FetchQueriesResponse(queries=tensor)
+        return map(self._chunk, self._starts)
 
 
 @dataclass

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 import grpc
 
-from aggregator.admission import Defaults, Queries, in_time, make_spec, read_request
+from aggregator.admission import Defaults, Queries, in_time, make_spec, read_plan, read_queries
 from aggregator.archive import COMPLETE, Archive, Labels, RoundRecord
 from aggregator.attendance import Attendance
+from aggregator.places import Places
 from aggregator.rounds import Round, RoundRunner
 from mpc_vote import rpc, wire
 from mpc_vote.errors import ErrorKind, VoteError
@@ -19,11 +21,12 @@ from mpc_vote.identity import Role
 from mpc_vote.privacy.ledger import Ledger
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, label_pb2, label_pb2_grpc
-from mpc_vote.spec import ENGINE_CODES, MAX_QUERIES, Spec
+from mpc_vote.spec import ENGINE_CODES, MAX_QUERIES
 
 _LABELS_PER_MESSAGE = 65_536
-_RETRY_SECONDS = 2.0
+# Batches that are read at the same time, and those of one client among them.
 _MAX_READING = 8
+_MAX_READING_EACH = 4
 Response = label_pb2.RequestLabelsResponse
 
 
@@ -46,10 +49,10 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
         self._runner = runner
         self._parties = parties
         self._defaults = defaults
-        self._max_open = max_open_rounds
+        self._places = Places(max_open_rounds)
         self._open: dict[str, tuple[Round, asyncio.Task[None]]] = {}
-        self._arriving = 0
-        self._reading = 0
+        # Whose batches are being read.
+        self._reading: list[str] = []
         # Two calls under one request id must not both find that there is no such round yet.
         self._named = asyncio.Lock()
 
@@ -76,11 +79,7 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
     async def RequestLabels(
         self, request_iterator: Any, context: Any
     ) -> AsyncIterator[label_pb2.RequestLabelsResponse]:
-        client = rpc.caller().name
-        plan, queries = await self._read(request_iterator)
-        fingerprint = plan.SerializeToString(deterministic=True) + wire.digest_of(queries)
-        async with self._named if plan.request_id else contextlib.nullcontext():
-            round_ = await self._find(client, plan, queries, fingerprint)
+        round_ = await self._find(rpc.caller().name, aiter(request_iterator))
         if isinstance(round_, RoundRecord):
             async for response in _replay(round_):
                 yield response
@@ -92,28 +91,41 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
                         yield Response(labels=labels)
                 yield event
 
-    async def _read(
-        self, messages: AsyncIterator[label_pb2.RequestLabelsRequest]
-    ) -> tuple[label_pb2.LabelPlan, Queries]:
-        """A request, while no more than a few are being read: a batch takes memory."""
-        if self._reading >= _MAX_READING:
-            raise VoteError(ErrorKind.SERVICE_BUSY, got=_MAX_READING, retry_after=_RETRY_SECONDS)
-        self._reading += 1
-        try:
-            async with in_time():
-                return await read_request(messages)
-        finally:
-            self._reading -= 1
-
     async def _find(
-        self, client: str, plan: label_pb2.LabelPlan, queries: Queries, fingerprint: bytes
+        self, client: str, messages: AsyncIterator[label_pb2.RequestLabelsRequest]
     ) -> Round | RoundRecord:
-        """The round that the request opens or joins, or the finished one that it asks for again."""
-        record = self._resumed(client, plan.request_id, fingerprint)
-        if record is None:
-            return await self._admit(client, plan, queries, fingerprint)
-        running = self._open.get(record.round_id)
-        return record if running is None else running[0]
+        """The round that a request opens or joins, or the finished one that it asks for again.
+
+        A batch takes memory: it is read when there is a place for it, a few at a time, and is on
+        disk, or gone, when this returns.
+        """
+        async with in_time():
+            first = await read_plan(messages)
+        plan = first.plan
+        if not plan.request_id or self._archive.requested(client, plan.request_id) is None:
+            self._places.check(client)
+        with self._place_to_read(client):
+            async with in_time():
+                queries = await read_queries(first, messages)
+            fingerprint = plan.SerializeToString(deterministic=True) + wire.digest_of(queries)
+            async with self._named if plan.request_id else contextlib.nullcontext():
+                record = self._resumed(client, plan.request_id, fingerprint)
+                if record is None:
+                    # A client that hangs up now must not leave a round that runs nowhere.
+                    return await asyncio.shield(self._start(client, plan, queries, fingerprint))
+            running = self._open.get(record.round_id)
+            return record if running is None else running[0]
+
+    @contextlib.contextmanager
+    def _place_to_read(self, client: str) -> Iterator[None]:
+        mine = self._reading.count(client)
+        if len(self._reading) >= _MAX_READING or mine >= _MAX_READING_EACH:
+            raise self._places.busy(client)
+        self._reading.append(client)
+        try:
+            yield
+        finally:
+            self._reading.remove(client)
 
     def _resumed(self, client: str, request_id: str, fingerprint: bytes) -> RoundRecord | None:
         if not request_id:
@@ -123,39 +135,31 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
             raise VoteError(ErrorKind.REQUEST_ID_REUSED, field="plan.request_id", got=request_id)
         return record
 
-    async def _admit(
+    async def _start(
         self, client: str, plan: label_pb2.LabelPlan, queries: Queries, fingerprint: bytes
     ) -> Round:
-        """Opens a round, if there is a place among the open ones."""
-        if len(self._open) + self._arriving >= self._max_open:
-            raise VoteError(ErrorKind.SERVICE_BUSY, got=self._max_open, retry_after=_RETRY_SECONDS)
-        self._arriving += 1
+        """Opens a round in a place of its own, and runs it."""
+        self._places.take(client)
         try:
             present = self._attendance.present()
             spec = await asyncio.to_thread(
                 make_spec, plan, queries, present, self._defaults, await self._runner.round_trip()
             )
-            # A client that hangs up now must not leave a round that is open and runs nowhere.
-            return await asyncio.shield(self._start(client, plan, queries, fingerprint, spec))
-        finally:
-            self._arriving -= 1
-
-    async def _start(
-        self,
-        client: str,
-        plan: label_pb2.LabelPlan,
-        queries: Queries,
-        fingerprint: bytes,
-        spec: Spec,
-    ) -> Round:
-        await asyncio.to_thread(
-            self._archive.open_round, client, plan.request_id, fingerprint, spec, queries
-        )
+            await asyncio.to_thread(
+                self._archive.open_round, client, plan.request_id, fingerprint, spec, queries
+            )
+        except BaseException:
+            self._places.release()
+            raise
         round_ = Round(spec, plan.delta or self._defaults.delta)
         task = asyncio.create_task(self._runner.run(round_))
         self._open[spec.round_id] = (round_, task)
-        task.add_done_callback(lambda _: self._open.pop(spec.round_id, None))
+        task.add_done_callback(lambda _: self._ended(round_))
         return round_
+
+    def _ended(self, round_: Round) -> None:
+        self._open.pop(round_.spec.round_id, None)
+        self._places.release(time.monotonic() - round_.started)
 
     @rpc.allowed(Role.CLIENT)
     async def GetRound(

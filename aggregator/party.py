@@ -58,9 +58,12 @@ class _Round:
     round_trips: asyncio.Task[list[float]]
     shares: dict[str, tuple[bytes, Share]] = field(default_factory=dict, repr=False)
     closed: str = ""
+    # From the moment its shares are taken out until its material is dropped.
+    counting: bool = False
 
     def drop_material(self) -> None:
         """Ends the dealing and the measuring; the dealer's session stays spent."""
+        self.counting = False
         self.round_trips.cancel()
         self.material.cancel()
         self.material.add_done_callback(_close_material)
@@ -361,7 +364,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
                     ErrorKind.CONTRIBUTOR_UNKNOWN, agent=holding.agent, round=spec.round_id
                 )
         shares = {name: round_.shares[name][1] for name in names}
-        round_.closed, round_.shares = "it was aggregated", {}
+        round_.closed, round_.shares, round_.counting = "it was aggregated", {}, True
         try:
             if not await asyncio.to_thread(self._tally.aggregate, spec.round_id):
                 raise VoteError(ErrorKind.ROUND_AGGREGATED, round=spec.round_id)
@@ -405,7 +408,8 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
 
     def _forget_stale(self) -> None:
         for round_id, round_ in list(self._rounds.items()):
-            if round_.closed or round_.spec.seconds_left() < -_LINGER_SECONDS:
+            stale = round_.closed or round_.spec.seconds_left() < -_LINGER_SECONDS
+            if stale and not round_.counting:
                 round_.drop_material()
                 del self._rounds[round_id]
 

@@ -11,6 +11,7 @@ from pydantic import Field
 from mpc_vote.argmax.checking import MAX_COPIES
 from mpc_vote.argmax.engines import EngineName
 from mpc_vote.config import Address, Delta, Name, Parties, Positive, RoleSettings
+from mpc_vote.spec import MAX_ROUNDS_AT_ONCE
 
 
 class DealerSettings(RoleSettings):
@@ -80,7 +81,9 @@ class CoordinatorSettings(RoleSettings):
     )
     answer_seconds: int = Field(60, ge=1, le=3_000, description="time that agents have to answer")
     aggregate_seconds: Positive = Field(300.0, description="time that the committee has to count")
-    max_open_rounds: int = Field(4, ge=1, le=64, description="further requests are told to wait")
+    max_open_rounds: int = Field(
+        4, ge=1, le=MAX_ROUNDS_AT_ONCE, description="further requests are told to wait"
+    )
     revoked_agents: list[str] = Field(
         [], description="names of agents that may not attend any more, whatever their certificates"
     )

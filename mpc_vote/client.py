@@ -4,14 +4,18 @@
         result = client.label(queries, classes=10)
         result.labels, result.cost.epsilon_agent
 
-`AsyncLabelClient` does the same on asyncio. Both raise `VoteError`, which says what to do.
+`AsyncLabelClient` does the same on asyncio. Both raise `VoteError`, which says what to do. With
+`patience`, in seconds, a service that is busy is asked again when it says so, until then.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
 import threading
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator, Sequence
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,13 +44,18 @@ from mpc_vote.spec import BALLOT_CODES, ENGINE_CODES, MAX_CLASSES
 _CALL_SECONDS = 30.0
 _LABEL_SECONDS = 3_600.0
 _WHO = "The coordinator"
+# Clients that were told the same come back one after the other, none before its time.
+_JITTER = (1.0, 1.25)
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a round is; seconds since its start, by the coordinator's clock."""
+    """How far a round is; seconds since its start, by the coordinator's clock.
+
+    In the stage `waiting`, there is none yet: seconds since the first request, by the client's.
+    """
 
     stage: str
     done: int
@@ -108,6 +117,15 @@ class Plan:
         return label_pb2.LabelPlan(**given)
 
 
+def pause(error: VoteError) -> float | None:
+    """Seconds after which the request may be sent again; None if the service does not say so.
+
+    It says so only where nothing was spent.
+    """
+    hint = error.retry_after
+    return None if hint is None else hint * random.uniform(*_JITTER)
+
+
 class AsyncLabelClient:
     """A client on asyncio."""
 
@@ -130,21 +148,40 @@ class AsyncLabelClient:
         """Closes the connection."""
         await self._channel.close()
 
-    async def label(self, queries: npt.ArrayLike, plan: Plan) -> LabelResult:
+    async def label(self, queries: npt.ArrayLike, plan: Plan, patience: float = 0.0) -> LabelResult:
         """Labels a batch."""
-        async for event in self.stream(queries, plan):
+        async for event in self.stream(queries, plan, patience):
             if isinstance(event, LabelResult):
                 return event
         raise AssertionError("the stream ended without a result or an error")
 
     async def stream(
-        self, queries: npt.ArrayLike, plan: Plan
+        self, queries: npt.ArrayLike, plan: Plan, patience: float = 0.0
     ) -> AsyncIterator[Progress | LabelResult]:
         """Labels a batch: progress as it happens, then the result."""
         array, message = _rows(queries), plan.message()
+        started = time.monotonic()
+        while True:
+            try:
+                async with contextlib.aclosing(self._ask(array, message)) as events:
+                    async for event in events:
+                        yield event
+                return
+            except VoteError as error:
+                wait, waited = pause(error), time.monotonic() - started
+                if wait is None or waited + wait > patience:
+                    raise
+                detail = f"{error.message} This client does, in {wait:.1f} s."
+            yield Progress("waiting", 0, 1, detail, waited)
+            await asyncio.sleep(wait)
+
+    async def _ask(
+        self, queries: npt.NDArray[Any], plan: label_pb2.LabelPlan
+    ) -> AsyncGenerator[Progress | LabelResult, None]:
+        """One request."""
         parts: list[label_pb2.Labels] = []
         opened = label_pb2.RoundOpened()
-        call = self._labels.RequestLabels(_requests(array, message), timeout=_LABEL_SECONDS)
+        call = self._labels.RequestLabels(_requests(queries, plan), timeout=_LABEL_SECONDS)
         try:
             async for response in call:
                 if response.HasField("opened"):
@@ -272,13 +309,15 @@ class LabelClient:
             self._wait(self._client.close())
             self._stop()
 
-    def label(self, queries: npt.ArrayLike, plan: Plan) -> LabelResult:
+    def label(self, queries: npt.ArrayLike, plan: Plan, patience: float = 0.0) -> LabelResult:
         """Labels a batch."""
-        return self._wait(self._client.label(queries, plan))
+        return self._wait(self._client.label(queries, plan, patience))
 
-    def stream(self, queries: npt.ArrayLike, plan: Plan) -> Iterator[Progress | LabelResult]:
+    def stream(
+        self, queries: npt.ArrayLike, plan: Plan, patience: float = 0.0
+    ) -> Iterator[Progress | LabelResult]:
         """Labels a batch: progress as it happens, then the result."""
-        return self._iterate(self._client.stream(queries, plan))
+        return self._iterate(self._client.stream(queries, plan, patience))
 
     def service(self) -> label_pb2.GetServiceResponse:
         """Who attends, and the defaults."""

@@ -30,6 +30,8 @@ MAX_QUERY_BYTES = 256 << 20
 MAX_CLASSES = 1_000
 MAX_AGENTS = 4_096
 MAX_PARTIES = 16
+# An agent declines further ones, so a service does not open them.
+MAX_ROUNDS_AT_ONCE = 8
 MAX_K = 1 << 20
 DIGEST_BYTES = 32
 # A total outside the ring would give a wrong label: allowed with this probability in a whole round.

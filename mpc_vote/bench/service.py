@@ -171,7 +171,7 @@ async def _measure(
             Network(settings.rtt, settings.rate),
         )
         tell(0, "processes start")
-        async with _running(cluster) as client:
+        async with running(cluster) as client:
             tell(1, "first request")
             first = await _request(client, queries, plan)
             used = cluster.processor_seconds()
@@ -203,7 +203,7 @@ async def _measure(
 
 
 @contextlib.asynccontextmanager
-async def _running(cluster: BenchCluster) -> AsyncIterator[AsyncLabelClient]:
+async def running(cluster: BenchCluster) -> AsyncIterator[AsyncLabelClient]:
     """A client of the cluster, whose processes run while the context lasts."""
     await asyncio.to_thread(cluster.issue)
     try:

@@ -2,7 +2,7 @@
 
 The engines run in real processes over mutual TLS, with the real dealer, near and far; every label
 is checked. `mpc-vote bench groups` checks the planner's choices, `mpc-vote bench service` measures
-the whole service.
+the whole service, `mpc-vote bench load` holds it under more requests than it can take.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class BenchSettings(_MeasureSettings):
     """Measures the secure argmax of a committee on this machine, near and far, engine by engine.
 
     Lists make a grid. Without parties, queries, classes, rtt and quick: the full suite of sweeps,
-    which takes a quarter of an hour or more. See also: mpc-vote bench groups --help, mpc-vote bench
-    service --help.
+    which takes a quarter of an hour or more. See also the --help of mpc-vote bench groups, mpc-vote
+    bench service and mpc-vote bench load.
     """
 
     command: ClassVar[str] = "bench"
@@ -168,13 +168,21 @@ def command(arguments: Sequence[str]) -> int:
     def choices(rest: Sequence[str]) -> int:
         return process.run(GroupsSettings, rest, lambda settings: run_groups(settings, given))
 
-    return dispatch("bench", arguments, alone, {"groups": choices, "service": _service})
+    return dispatch(
+        "bench", arguments, alone, {"groups": choices, "service": _service, "load": _load}
+    )
 
 
 def _service(arguments: Sequence[str]) -> int:
     from mpc_vote.bench import service
 
     return service.command(arguments)
+
+
+def _load(arguments: Sequence[str]) -> int:
+    from mpc_vote.bench import load
+
+    return load.command(arguments)
 
 
 async def run_bench(settings: BenchSettings, given: str) -> None:

@@ -51,6 +51,9 @@ class LabelSettings(ClientSettings):
     request_id: str | None = Field(
         None, description="name of this request: asking again under it never costs twice"
     )
+    patience: float = Field(
+        60.0, ge=0, description="seconds for which a busy service is asked again, when it says so"
+    )
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -76,23 +79,26 @@ async def _main(settings: LabelSettings) -> None:
     )
     out = console(settings.json_path)
     async with connect(settings) as client:
-        result = await follow(client, queries, plan, out)
+        result = await follow(client, queries, plan, out, settings.patience)
     with settings.out.open("wb") as file:
         np.save(file, result.labels)
     _show(out, result, settings.out)
     write_json(settings.json_path, figures(result))
 
 
-async def follow(client: AsyncLabelClient, queries: Any, plan: Plan, out: Console) -> LabelResult:
+async def follow(
+    client: AsyncLabelClient, queries: Any, plan: Plan, out: Console, patience: float = 0.0
+) -> LabelResult:
     """Asks for labels and shows how far the round is."""
     names = {
+        "waiting": "waiting for a place",
         "preparing": "agents prepare",
         "voting": "agents send shares",
         "counting": "committee counts",
     }
     with progress(out) as bars:
         tasks: dict[str, Any] = {}
-        async for event in client.stream(queries, plan):
+        async for event in client.stream(queries, plan, patience):
             if isinstance(event, LabelResult):
                 return event
             _advance(bars, tasks, names, event)

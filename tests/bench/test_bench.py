@@ -211,7 +211,7 @@ def test_a_wrong_subcommand_is_told_of_the_right_ones(
 ) -> None:
     assert bench.command([word, "--quick"]) == 2
     out, error = capsys.readouterr()
-    why = f"there is no subcommand {word!r}, only groups and service; {hint}"
+    why = f"there is no subcommand {word!r}, only groups and service and load; {hint}"
     assert (out, error) == ("", f"mpc-vote bench: error: {why}\n")
 
 

@@ -209,7 +209,8 @@ async def test_too_many_bytes_are_refused_as_they_arrive(monkeypatch: pytest.Mon
             yield message
 
     with refused(ErrorKind.QUERIES_TOO_LARGE, "100 bytes"):
-        await admission.read_request(stream(request(GOOD, *[ROW] * 50)))
+        messages = stream(request(GOOD, *[ROW] * 50))
+        await admission.read_queries(await admission.read_plan(messages), messages)
 
 
 def test_agents_that_offer_no_known_ballot_are_not_asked() -> None:

@@ -101,6 +101,25 @@ async def test_a_finished_round_is_not_opened_again(committee: Committee) -> Non
         assert error.name == "ROUND_SPENT", error.message
 
 
+async def test_a_round_that_is_opened_leaves_one_that_is_counted_alone(
+    committee: Committee,
+) -> None:
+    """Rounds overlap: what one is charged must not be lost because another begins."""
+    spec, next_spec = committee.spec(), committee.spec()
+    held = await committee.voted(spec, VOTES)
+    first, *others = committee.stubs
+    counting = asyncio.create_task(committee.aggregate_at(first, spec, held))
+
+    async def has_begun() -> bool:
+        return await committee.holdings(spec, first) == {}
+
+    await until(has_begun, "the first party waits for its peers")
+    await committee.open(next_spec)
+    outcomes = await asyncio.gather(*(committee.aggregate_at(p, spec, held) for p in others))
+    assert (labels_of([await counting, *outcomes]) == expected(AGENTS)).all()
+    await committee.abandon(next_spec)
+
+
 # The set of contributors
 
 

@@ -22,19 +22,21 @@ from mpc_vote.argmax.engines import EngineName
 from mpc_vote.ballots import BallotKind
 from mpc_vote.client import AsyncLabelClient, LabelClient, LabelResult, Plan, Progress
 from mpc_vote.errors import ErrorKind, VoteError
-from mpc_vote.identity import Role
+from mpc_vote.identity import Identity, Role
 from mpc_vote.privacy import accountant
 from mpc_vote.privacy.mechanisms import Level
-from mpc_vote.proto.mpcvote.v1 import label_pb2, model_pb2
+from mpc_vote.proto.mpcvote.v1 import label_pb2, label_pb2_grpc, model_pb2
 from mpc_vote.spec import ENGINES, Spec
 from tests.service.support import (
     QUIET,
+    SECONDS,
     Group,
     Queries,
     Service,
     attends,
     cancelled,
     command,
+    error_of,
     ghost,
     refused,
     until,
@@ -212,6 +214,13 @@ async def test_a_full_service_says_when_to_come_back(service: Service, clinics: 
         assert caught.value.name == "SERVICE_BUSY"
         assert caught.value.retry_after is not None and caught.value.retry_after > 0
         assert service.spends() == charged
+        # It is told by its plan alone: a batch that can't be taken is not looked at.
+        me, coordinator = Identity(Role.CLIENT, "client"), Identity(Role.COORDINATOR, "coordinator")
+        async with service.channel(me, coordinator) as channel:
+            stub = label_pb2_grpc.LabelServiceStub(channel)
+            empty = label_pb2.RequestLabelsRequest(plan=clinics.plan().message())
+            told = await error_of(stub.RequestLabels(iter([empty])))
+        assert told.kind is ErrorKind.SERVICE_BUSY and told.retry_after
         for round_id in opened:
             await sleeper.decline(round_id, "it is asleep")
         # Nobody waits for the deadline once the quorum is out of reach.
@@ -230,6 +239,68 @@ async def test_a_full_service_says_when_to_come_back(service: Service, clinics: 
 
         await until(there_is_room, "a request is taken again")
     assert (results[0].labels == clinics.winners(queries)).all()
+
+
+async def test_a_patient_client_comes_back_when_it_is_told(
+    service: Service, clinics: Group
+) -> None:
+    """A full service is asked again at its own hint, and at no other time, until it has room."""
+    slow = Group(shape=(2,), classes=5, ks={}, spread=1.0)
+    plan = slow.plan(quorum=1, collusion=0, answer_seconds=3_000)
+    queries, waited = clinics.queries(3), []
+    async with ghost(service, "dozer", classes=5) as dozer, service.client() as client:
+        batch = np.zeros((1, 2), np.float32)
+        waiting = [asyncio.create_task(client.label(batch, plan)) for _ in range(3)]
+        opened = [(await dozer.announced()).round_id for _ in waiting]
+        charged = service.spends()
+        async with service.client("patient") as patient:
+            with refused(ErrorKind.SERVICE_BUSY):
+                await patient.label(queries, clinics.plan(), patience=0.01)
+            async for event in patient.stream(queries, clinics.plan(), patience=SECONDS):
+                if isinstance(event, LabelResult):
+                    result = event
+                elif event.stage == "waiting":
+                    if not waited:
+                        assert service.spends() == charged
+                        for round_id in opened:
+                            await dozer.decline(round_id)
+                    waited.append(event)
+        await asyncio.gather(*waiting, return_exceptions=True)
+    assert waited and "Ask again later. This client does, in" in waited[0].detail
+    assert (result.labels == clinics.winners(queries)).all()
+
+
+async def test_a_client_that_uploads_without_end_holds_nobody_else_up(
+    service: Service, clinics: Group
+) -> None:
+    """Batches are read a few at a time, and of one client fewer still."""
+    queries, plan = clinics.queries(3), clinics.plan()
+    client_identity = Identity(Role.CLIENT, "endless")
+    coordinator = Identity(Role.COORDINATOR, "coordinator")
+    async with (
+        service.channel(client_identity, coordinator) as channel,
+        service.client("endless") as endless,
+        service.client() as other,
+    ):
+        stub = label_pb2_grpc.LabelServiceStub(channel)
+        calls = [stub.RequestLabels() for _ in range(4)]
+        for call in calls:
+            await call.write(label_pb2.RequestLabelsRequest(plan=plan.message()))
+
+        async def is_refused() -> bool:
+            try:
+                await endless.label(queries, plan)
+            except VoteError as error:
+                assert error.kind is ErrorKind.SERVICE_BUSY and error.retry_after
+                return True
+            return False
+
+        await until(is_refused, "its own uploads are in its way")
+        result = await other.label(queries, plan)
+        for call in calls:
+            call.cancel()
+        assert (await endless.label(queries, plan, SECONDS)).contributors == 3
+    assert (result.labels == clinics.winners(queries)).all()
 
 
 async def test_a_client_that_hangs_up_finds_its_round_again(service: Service) -> None:

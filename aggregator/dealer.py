@@ -27,6 +27,8 @@ from mpc_vote.proto.mpcvote.v1 import dealer_pb2, dealer_pb2_grpc
 from mpc_vote.spec import MAX_PARTIES
 
 MAX_SESSIONS = 4_096
+# Items in the plans of all sessions together.
+MAX_PLANNED = 1 << 20
 
 
 class _Commitments:
@@ -74,9 +76,10 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
     """Deals to parties."""
 
     def __init__(self) -> None:
-        # The oldest session is forgotten when the table is full; a party that comes late to it
+        # The oldest sessions are forgotten when there are too many; a party that comes late to one
         # starts another deal, which its peers notice.
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
+        self._planned = 0
 
     async def health(self) -> Mapping[str, bool]:
         """The dealer depends on nobody."""
@@ -135,8 +138,10 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
             commitments = _Commitments(plan, seeds, readers=len(parties))
             session = _Session(parties, plan, seeds, commitments, deal_id=os.urandom(16))
             self._sessions[request.session_id] = session
-            if len(self._sessions) > MAX_SESSIONS:
-                self._sessions.popitem(last=False)
+            self._planned += plan.size
+            while len(self._sessions) > MAX_SESSIONS or self._planned > MAX_PLANNED:
+                _, oldest = self._sessions.popitem(last=False)
+                self._planned -= oldest.plan.size
         if session.parties != parties:
             raise VoteError(ErrorKind.DEAL_INVALID, why="the session has other parties")
         if session.plan != plan:

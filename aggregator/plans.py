@@ -40,12 +40,13 @@ def to_wire(plan: Plan) -> list[dealer_pb2.DealRun]:
 def from_wire(runs: Iterable[dealer_pb2.DealRun]) -> Plan:
     """The plan in the messages; refused if the dealer could not make it in bounded memory."""
     read = tuple(Run(tuple(_from_item(item) for item in run.items), run.times) for run in runs)
-    _require(sum(len(run.items) for run in read) <= MAX_ITEMS, f"over {MAX_ITEMS} items")
+    plan = Plan(read)
+    _require(plan.size <= MAX_ITEMS, f"over {MAX_ITEMS} items")
     _require(all(0 < run.times <= MAX_TIMES for run in read), "a run's number of times")
     # Each item is committed to, and commitments wait until all parties have read them.
     dealt = sum(len(run.items) * run.times for run in read)
     _require(dealt <= MAX_DEALT, f"over {MAX_DEALT} items with their repetitions")
-    return Plan(read)
+    return plan
 
 
 def _to_item(item: Item[Any]) -> dealer_pb2.DealItem:

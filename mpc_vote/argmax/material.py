@@ -56,6 +56,11 @@ class Plan:
 
     runs: tuple[Run, ...]
 
+    @property
+    def size(self) -> int:
+        """Items that are written down in it, whatever their repetitions."""
+        return sum(len(run.items) for run in self.runs)
+
     def __iter__(self) -> Iterator[Item[Any]]:
         for run in self.runs:
             for _ in range(run.times):

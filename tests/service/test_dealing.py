@@ -265,6 +265,21 @@ async def test_a_party_gets_nothing_of_a_session_it_is_not_in(dealer: Dealer) ->
     assert error.name == "DEAL_INVALID", error.message
 
 
+async def test_the_dealer_forgets_the_oldest_sessions_before_plans_fill_its_memory(
+    dealer: Dealer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No party can make it hold more, however many sessions it opens."""
+    monkeypatch.setattr("aggregator.dealer.MAX_PLANNED", 3 * MIXED_PLAN.size)
+    first, _ = await dealer.grant("party-0", "first", PAIR, MIXED_PLAN)
+    for session in ("second", "third"):
+        await dealer.grant("party-0", session, PAIR, MIXED_PLAN)
+    assert (await dealer.grant("party-1", "first", PAIR, MIXED_PLAN))[0] == first
+    await dealer.grant("party-0", "fourth", PAIR, MIXED_PLAN)
+    error = await error_of(dealer.collected("party-1", "first", first, 0))
+    assert error.name == "DEAL_INVALID" and "no such deal" in error.message
+    await dealer.grant("party-1", "second", PAIR, MIXED_PLAN)
+
+
 OTHER_PARTIES = {
     "one more": TRIO,
     "another order": PAIR[::-1],

@@ -204,7 +204,7 @@ async def _serve(
 async def _dial_parties(
     stack: contextlib.AsyncExitStack, credentials: Credentials, parties: Mapping[str, str]
 ) -> dict[str, grpc.aio.Channel]:
-    channels = {}
+    channels: dict[str, grpc.aio.Channel] = {}
     for name, address in parties.items():
         channel = rpc.dial(credentials, address, Identity(Role.PARTY, name))
         channels[name] = await stack.enter_async_context(channel)

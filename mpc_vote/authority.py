@@ -205,14 +205,19 @@ class AgentAuthority:
         pem.check_dates(self._certificate, Path("agents.pem"))
 
     def certify(
-        self, name: str, public_key: ec.EllipticCurvePublicKey, *, days: int = 365
+        self,
+        name: str,
+        public_key: ec.EllipticCurvePublicKey,
+        *,
+        days: int = 365,
+        valid_from: dt.datetime | None = None,
     ) -> bytes:
         """A certificate for agent `name` with this key, followed by this authority's, as PEM.
 
         Whoever asks must have shown that it holds the private key.
         """
         identity = Identity(Role.AGENT, name)
-        start, end = _validity(self._certificate, days, None)
+        start, end = _validity(self._certificate, days, valid_from)
         leaf = _leaf(self._certificate, self._key, identity, public_key, [], start, end)
         return pem.encode_certificate(leaf) + pem.encode_certificate(self._certificate)
 

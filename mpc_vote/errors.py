@@ -134,6 +134,10 @@ class ErrorKind(enum.Enum):
         grpc.StatusCode.UNAVAILABLE,
         "Too many agents enrol at the same time. Ask again in a moment.",
     )
+    RENEWAL_ELSEWHERE = (
+        _STATE,
+        "This coordinator certifies no agents. Ask the authority for a new certificate.",
+    )
 
     # the state of the service
     AGENTS_ABSENT = (

@@ -275,7 +275,8 @@ class _Files:
                 raise IdentityError(f"They are of {new.identity}: restart to become somebody else.")
             roots = pem.parse_certificates(new.ca_pem, self._paths.ca)
             new.revoked.check_newer_than(old.revoked, roots)
-        except IdentityError as error:
+        except (IdentityError, OSError, ValueError) as error:
+            # Whatever is wrong with them, the process goes on as it was.
             log.warning("new files of %s are not used, the old ones stay: %s", old.identity, error)
             return
         self._loaded = new

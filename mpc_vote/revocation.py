@@ -72,14 +72,20 @@ class Peer:
 
 
 def peer(auth_context: Mapping[str, Iterable[bytes]]) -> Peer | None:
-    """The caller by gRPC's `context.auth_context()`; None without a certificate."""
+    """The caller by gRPC's `context.auth_context()`; None without a certificate that is readable.
+
+    TLS has verified it by then.
+    """
     leaf = b"".join(auth_context.get(_LEAF_PROPERTY, ()))
-    return _peer(leaf, b"".join(auth_context.get(_CHAIN_PROPERTY, ()))) if leaf else None
+    try:
+        return _peer(leaf, b"".join(auth_context.get(_CHAIN_PROPERTY, ()))) if leaf else None
+    except ValueError:
+        return None
 
 
 @functools.lru_cache(_PEERS_KEPT)
 def _peer(leaf: bytes, chain: bytes) -> Peer:
-    """Parsed once for each certificate, as every call needs it. TLS has verified it by then."""
+    """Parsed once for each certificate, as every call needs it."""
     certificates = x509.load_pem_x509_certificates(leaf + b"\n" + chain)
     return Peer(
         frozenset(certificate.serial_number for certificate in certificates),

@@ -236,7 +236,7 @@ def observe(directory: Path, way: Way) -> Observation:
         cluster.start()
         asyncio.run(cluster.ready(_READY_SECONDS))
         labelled = cluster.label(queries, out, way.verified)
-        assert labelled is not way.fails, cluster.children["coordinator"].last_words()
+        assert labelled is not way.fails, (directory / "logs" / "client.log").read_text()
         # Databases hold more while they are open: their journals are gone after the end.
         running = {label: _disk(cluster, label) for label in [*cluster.children, "client"]}
     finally:

@@ -6,16 +6,18 @@ until then; what has been revoked stays so.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import shutil
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 
-from mpc_vote import cli, identity, pem
+from mpc_vote import cli, identity, pem, rpc
 from mpc_vote.authority import CertificateAuthority
+from mpc_vote.errors import VoteError
 from mpc_vote.identity import CredentialPaths, Credentials, Identity, IdentityError, Role
 from mpc_vote.revocation import Revocations
 
@@ -148,6 +150,56 @@ def test_roots_change_one_after_the_other(
     fresh.issue(PARTY, paths.ca.parent, overwrite=True)
     assert live.newest().ca_pem == new_root
     assert serial(live.newest()) != serial(live)
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[contextlib.AsyncExitStack]:
+    async with contextlib.AsyncExitStack() as stack:
+        yield stack
+
+
+async def nothing_to_check() -> dict[str, bool]:
+    return {}
+
+
+async def test_a_connection_survives_the_change_of_the_root(
+    tmp_path: Path,
+    authority: CertificateAuthority,
+    paths: CredentialPaths,
+    stack: contextlib.AsyncExitStack,
+) -> None:
+    """Step by step, with one server and one channel for all of it; then the old root is nothing."""
+    dealer = Identity(Role.DEALER, "dealer")
+    served = authority.issue(dealer, tmp_path / "dealer")
+    late = authority.issue(PARTY, tmp_path / "late")
+    fresh = CertificateAuthority.create(tmp_path / "fresh")
+    new_root = (tmp_path / "fresh" / "ca.pem").read_bytes()
+    both = paths.ca.read_bytes() + new_root
+    server = rpc.Server(Credentials.load(served), "127.0.0.1:0", [], nothing_to_check)
+    stack.push_async_callback(server.stop)
+    await server.start()
+    address = f"127.0.0.1:{server.port}"
+
+    async def reach(credentials: Credentials) -> None:
+        async with rpc.dial(credentials, address, dealer) as one:
+            await rpc.reach(one, "The dealer")
+
+    live = Credentials.load(paths)
+    async with rpc.dial(live, address, dealer) as channel:
+        await rpc.reach(channel, "The dealer")
+        for one in (served, paths, late):
+            pem.write(one.ca, both, pem.PUBLIC)
+            await rpc.reach(channel, "The dealer")
+        for one, who in ((served, dealer), (paths, PARTY)):
+            issued = fresh.issue(who, tmp_path / "scratch", overwrite=True)
+            one.put(both, issued.certificate.read_bytes(), issued.key.read_bytes(), overwrite=True)
+            await rpc.reach(channel, "The dealer")
+            await reach(Credentials.load(late))
+        for one in (served, paths):
+            pem.write(one.ca, new_root, pem.PUBLIC)
+            await rpc.reach(channel, "The dealer")
+        with pytest.raises(VoteError, match="does not answer"):
+            await reach(Credentials.load(late))
 
 
 def test_a_revocation_is_taken_up_and_never_forgotten(

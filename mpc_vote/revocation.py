@@ -8,6 +8,7 @@ the agents' authority certified, or that authority itself, and with it all that 
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import functools
 import re
@@ -100,7 +101,7 @@ def revoke(
 
     The list says that it holds for as long as the root: a late copy must not stop a federation.
     """
-    listed = list(_lists(pem.read(path), path)) if path.exists() else []
+    listed = _lists(pem.read(path), path) if path.exists() else []
     old = {entry.serial_number: entry for one in listed for entry in one}
     now = dt.datetime.now(dt.UTC)
     number = 1 + max((_number(one) for one in listed), default=0)
@@ -123,16 +124,13 @@ def revoke(
 
 
 def _lists(content: bytes, path: Path) -> list[x509.CertificateRevocationList]:
-    try:
-        return [x509.load_pem_x509_crl(one) for one in _LIST.findall(content)] or _nothing()
-    except ValueError as error:
-        raise IdentityError(
-            f"The file {path} holds no readable list of revoked certificates. Copy it again."
-        ) from error
-
-
-def _nothing() -> list[x509.CertificateRevocationList]:
-    raise ValueError("no list")
+    """The lists in a file's content, one at least."""
+    with contextlib.suppress(ValueError):
+        if found := _LIST.findall(content):
+            return [x509.load_pem_x509_crl(one) for one in found]
+    raise IdentityError(
+        f"The file {path} holds no readable list of revoked certificates. Copy it again."
+    )
 
 
 def _signed(listed: x509.CertificateRevocationList, root: x509.Certificate) -> bool:

@@ -88,7 +88,10 @@ def leave_no_core() -> None:
     takes one for "none at all", there and for files. Other processes of the same user could still
     look into this one: they could read its key file as well.
     """
-    resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    # Where the system allows zero at most, it is zero already.
+    if most != 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (1, most))
 
 
 def _fail(name: str, why: str, code: int) -> int:

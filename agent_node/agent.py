@@ -14,7 +14,7 @@ import contextlib
 import logging
 import os
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Any
 
 import grpc
@@ -47,13 +47,14 @@ class Agent:
         policy: Policy,
         voter: Voter,
         capabilities: agent_pb2.Capabilities,
-        coordinator: grpc.aio.Channel,
+        coordinator: rpc.Channel,
         parties: Mapping[str, grpc.aio.Channel],
     ) -> None:
         self._name = name
         self._policy = policy
         self._voter = voter
         self._capabilities = capabilities
+        self._line = coordinator
         self._coordinator = agent_pb2_grpc.AgentServiceStub(coordinator)
         self._channels = parties
         self._parties = {n: party_pb2_grpc.PartyServiceStub(c) for n, c in parties.items()}
@@ -89,15 +90,34 @@ class Agent:
             wait = min(high, 2 * wait)
 
     async def _session(self) -> None:
+        """One stream, or one after the other while the agent's certificate is replaced."""
+        try:
+            call: Any = await self._join()
+            while call is not None:
+                call = await self._follow(call)
+        finally:
+            self._attending = False
+
+    async def _join(self) -> Any:
+        """A stream on which the coordinator has welcomed the agent."""
         call = self._coordinator.Attend()
-        rounds: set[asyncio.Task[None]] = set()
         try:
             await call.write(agent_pb2.AttendRequest(capabilities=self._capabilities))
-            async for response in call:
-                if response.HasField("welcome"):
-                    self._welcomed = self._attending = True
-                    log.info("attending as %s", self._name)
-                elif response.HasField("go"):
+            if await call.read() is not grpc.aio.EOF:
+                self._welcomed = self._attending = True
+                log.info("attending as %s", self._name)
+        except BaseException:
+            call.cancel()
+            raise
+        return call
+
+    async def _follow(self, call: Any) -> Any:
+        """Answers what comes on a stream until it ends; returns the stream that replaces it."""
+        rounds: set[asyncio.Task[None]] = set()
+        successor = asyncio.create_task(self._move(call, rounds))
+        try:
+            while (response := await call.read()) is not grpc.aio.EOF:
+                if response.HasField("go"):
                     self._decide(response.go.round_id, True)
                 elif response.HasField("closed"):
                     self._decide(response.closed.round_id, False)
@@ -108,12 +128,29 @@ class Agent:
                 else:
                     # Here and now: who announces without reading the answers has to wait.
                     await self._overload(response.announcement.spec, call)
+            return successor.result() if successor.done() else None
         finally:
-            self._attending = False
+            successor.cancel()
             call.cancel()
             for task in rounds:
                 task.cancel()
-            await asyncio.gather(*rounds, return_exceptions=True)
+            await asyncio.gather(*rounds, successor, return_exceptions=True)
+
+    async def _move(self, call: Any, rounds: Collection[asyncio.Task[None]]) -> Any:
+        """When the certificate has been replaced, and between rounds, takes the agent's seat over
+        on a new connection, and then lets the old stream end."""
+        await self._line.renewed()
+        while rounds:
+            await asyncio.wait(rounds)
+        while True:
+            try:
+                successor = await self._join()
+                await call.done_writing()
+                return successor
+            except grpc.RpcError as error:
+                failure = VoteError.from_rpc(error, "The coordinator")
+                log.warning("still on the old certificate: %s", failure.message)
+                await asyncio.sleep(_BACKOFF_SECONDS[1])
 
     def _decide(self, round_id: str, go: bool) -> None:
         """The first word counts: a round that is being sent is not called back."""

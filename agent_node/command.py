@@ -7,11 +7,12 @@ import contextlib
 import logging
 from collections.abc import Sequence
 
-from agent_node.enrolment import credentials_of
+from agent_node.enrolment import credentials_of, keep_renewed
 from agent_node.settings import AgentSettings
 from agent_node.voter import prepare
 from agent_node.wiring import attend, open_agent
 from mpc_vote import process, rpc
+from mpc_vote.identity import Identity, Role
 from mpc_vote.process import CommandError
 
 log = logging.getLogger(__name__)
@@ -38,5 +39,11 @@ async def serve_agent(settings: AgentSettings) -> None:
             server = rpc.Server(credentials, settings.health_listen, [], agent.health)
             stack.push_async_callback(server.stop)
             await server.start()
+        if settings.enrol is not None:
+            coordinator = Identity(Role.COORDINATOR, settings.coordinator_name)
+            channel = rpc.dial(credentials, settings.coordinator, coordinator)
+            await stack.enter_async_context(channel)
+            renewing = asyncio.create_task(keep_renewed(credentials, settings.certs, channel))
+            stack.callback(renewing.cancel)
         await attend([agent])
         log.info("%s stopped", credentials.identity)

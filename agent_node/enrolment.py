@@ -1,6 +1,7 @@
-"""How an agent gets its certificate by itself: a key of its own, a token, and the coordinator.
+"""How an agent gets its certificate by itself: a key of its own, a token, and the coordinator; and
+before that certificate ends, another one for another key.
 
-The key is made here and never leaves. The token goes to nobody but the server that proves to be the
+Keys are made here and never leave. The token goes to nobody but the server that proves to be the
 coordinator to the authority that this agent was given. What comes back counts only if that same
 authority stands behind it: an answer can't change whom the agent trusts.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime as dt
 import logging
 import os
 import random
@@ -32,6 +34,8 @@ log = logging.getLogger(__name__)
 
 _CALL_SECONDS = 10.0
 _BACKOFF_SECONDS = (0.2, 5.0)
+_RENEWAL_SECONDS = 3600.0
+_RETRY_SECONDS = 60.0
 _CLAIMED = "claimed"
 _MAX_TOKEN_BYTES = 1024
 # The coordinator is not up yet, or has no time: asking again may help.
@@ -44,6 +48,35 @@ async def credentials_of(settings: AgentSettings) -> Credentials:
     if settings.enrol is not None and not paths.certificate.exists():
         await _enrol(settings, settings.enrol, paths)
     return Credentials.load(settings.certs, Role.AGENT)
+
+
+async def keep_renewed(credentials: Credentials, certs: Path, coordinator: rpc.Channel) -> None:
+    """Renews the agent's certificate whenever its end is near, for ever."""
+    while True:
+        left = credentials.newest().renew_from - dt.datetime.now(dt.UTC)
+        if left <= dt.timedelta():
+            try:
+                await _renew(credentials.newest(), certs, coordinator)
+            except (VoteError, IdentityError) as error:
+                log.warning("the certificate is not renewed yet: %s", error)
+        await asyncio.sleep(min(_RENEWAL_SECONDS, max(left.total_seconds(), _RETRY_SECONDS)))
+
+
+async def _renew(credentials: Credentials, certs: Path, coordinator: rpc.Channel) -> None:
+    paths = CredentialPaths.in_directory(certs)
+    key = ec.generate_private_key(ec.SECP256R1())
+    stub = enrolment_pb2_grpc.RenewalServiceStub(coordinator)
+    request = enrolment_pb2.RenewRequest(csr_der=_request(key))
+    try:
+        response = await stub.Renew(request, timeout=_CALL_SECONDS)
+    except grpc.RpcError as error:
+        raise VoteError.from_rpc(error, "The coordinator") from error
+    chain, key_pem = response.certificate_pem, pem.encode_key(key)
+    renewed = Credentials.check(credentials.ca_pem, chain, key_pem, paths, Role.AGENT)
+    if renewed.identity != credentials.identity:
+        raise IdentityError(f"The coordinator answered with a certificate of {renewed.identity}.")
+    paths.put(credentials.ca_pem, chain, key_pem, overwrite=True)
+    log.info("the certificate is renewed until %s UTC", f"{renewed.not_after:%Y-%m-%d %H:%M}")
 
 
 async def _enrol(settings: AgentSettings, address: str, paths: CredentialPaths) -> None:

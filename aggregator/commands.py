@@ -15,7 +15,7 @@ from aggregator.admission import Defaults
 from aggregator.archive import Archive
 from aggregator.attendance import Attendance
 from aggregator.dealer import DealerServicer
-from aggregator.enrolment import EnrolmentServicer
+from aggregator.enrolment import EnrolmentServicer, RenewalServicer
 from aggregator.labels import LabelServicer
 from aggregator.models import ModelServicer
 from aggregator.party import PartyServicer
@@ -135,14 +135,21 @@ async def serve_coordinator(settings: CoordinatorSettings) -> None:
         )
         stack.push_async_callback(labels.stop)
         models = ModelServicer(archive, settings.delta)
+        authority = _agent_authority(settings, credentials)
+        renewal = RenewalServicer(authority, settings.revoked_agents)
 
         async def health() -> Mapping[str, bool]:
-            return {**await labels.health(), **await models.health()}
+            return {
+                **await labels.health(),
+                **await models.health(),
+                **await renewal.health(),
+            }
 
         services: list[rpc.Service] = [
             (label_pb2_grpc.add_LabelServiceServicer_to_server, labels),
             (agent_pb2_grpc.add_AgentServiceServicer_to_server, attendance),
             (model_pb2_grpc.add_ModelServiceServicer_to_server, models),
+            (enrolment_pb2_grpc.add_RenewalServiceServicer_to_server, renewal),
         ]
 
         async def close() -> None:
@@ -152,19 +159,22 @@ async def serve_coordinator(settings: CoordinatorSettings) -> None:
 
         servers = [rpc.Server(credentials, settings.listen, services, health)]
         if settings.enrol_listen is not None:
-            servers.append(_enrolment(stack, settings, settings.enrol_listen, credentials))
+            if authority is None:
+                raise ConfigError(
+                    "--agent-authority: is missing: --enrol-listen needs it to sign agents"
+                )
+            tokens = Tokens(settings.data_dir / "enrolment.db")
+            stack.enter_context(contextlib.closing(tokens))
+            servers.append(_enrolment(settings.enrol_listen, credentials, tokens, authority))
         await _serve(credentials, servers, close)
 
 
-def _enrolment(
-    stack: contextlib.ExitStack | contextlib.AsyncExitStack,
-    settings: CoordinatorSettings,
-    listen: str,
-    credentials: Credentials,
-) -> rpc.Server:
-    """The server on which agents enrol, apart from the one that asks for certificates."""
+def _agent_authority(
+    settings: CoordinatorSettings, credentials: Credentials
+) -> AgentAuthority | None:
+    """The authority for agents, if this coordinator has one."""
     if settings.agent_authority is None:
-        raise ConfigError("--agent-authority: is missing: --enrol-listen needs it to sign agents")
+        return None
     authority = AgentAuthority.load(settings.agent_authority)
     trusted = pem.parse_certificates(credentials.ca_pem, settings.certs / "ca.pem")
     if authority.root not in trusted:
@@ -172,8 +182,14 @@ def _enrolment(
             f"the agents' authority in {settings.agent_authority} is under another root than "
             f"{settings.certs / 'ca.pem'}, so nobody would accept its agents"
         )
-    path = settings.data_dir / "enrolment.db"
-    servicer = EnrolmentServicer(stack.enter_context(contextlib.closing(Tokens(path))), authority)
+    return authority
+
+
+def _enrolment(
+    listen: str, credentials: Credentials, tokens: Tokens, authority: AgentAuthority
+) -> rpc.Server:
+    """The server on which agents enrol, apart from the one that asks for certificates."""
+    servicer = EnrolmentServicer(tokens, authority)
     services = [(enrolment_pb2_grpc.add_EnrolmentServiceServicer_to_server, servicer)]
     server = rpc.Server(credentials, listen, services, servicer.health, open_to_anybody=True)
     log.info("agents enrol on %s", listen)
@@ -206,7 +222,7 @@ async def _serve(
 async def _dial_parties(
     stack: contextlib.AsyncExitStack, credentials: Credentials, parties: Mapping[str, str]
 ) -> dict[str, grpc.aio.Channel]:
-    channels = {}
+    channels: dict[str, grpc.aio.Channel] = {}
     for name, address in parties.items():
         channel = rpc.dial(credentials, address, Identity(Role.PARTY, name))
         channels[name] = await stack.enter_async_context(channel)

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from mpc_vote import pem
+from mpc_vote import pem, revocation
 from mpc_vote.identity import DOMAIN, CredentialPaths, Identity, Role, in_domain
 from mpc_vote.pem import IdentityError
 
@@ -34,15 +34,21 @@ _LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _HOST = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _CLOCK_SKEW = dt.timedelta(minutes=5)
 _NOWHERE = "nowhere.invalid"
+# What the record of issued certificates calls the agents' authority.
+_AGENTS_AUTHORITY = "authority/agents"
 _ALL_ADDRESSES = ("0.0.0.0/0", "::/0")
 
 
 class CertificateAuthority:
     """The root of a federation's certificates."""
 
-    def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+    def __init__(
+        self, directory: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey
+    ) -> None:
         self._certificate = certificate
         self._key = key
+        self._issued = directory / "issued"
+        self.revoked = directory / "crl.pem"
 
     @classmethod
     def create(
@@ -69,14 +75,14 @@ class CertificateAuthority:
             },
             overwrite=overwrite,
         )
-        return cls(certificate, key)
+        return cls(directory, certificate, key)
 
     @classmethod
     def load(cls, directory: Path) -> CertificateAuthority:
         """The authority that `create` left in `directory`."""
         certificate_path, key_path = _root_paths(directory)
         (certificate, *_), key = _load_pair(certificate_path, key_path)
-        return cls(certificate, key)
+        return cls(directory, certificate, key)
 
     def issue(
         self,
@@ -100,16 +106,30 @@ class CertificateAuthority:
         certificate = _leaf(
             self._certificate, self._key, identity, key.public_key(), names, start, end
         )
-        pem.write_all(
-            directory,
-            {
-                paths.ca: (pem.encode_certificate(self._certificate), pem.PUBLIC),
-                paths.key: (pem.encode_key(key), pem.SECRET),
-                paths.certificate: (pem.encode_certificate(certificate), pem.PUBLIC),
-            },
+        paths.put(
+            pem.encode_certificate(self._certificate),
+            pem.encode_certificate(certificate),
+            pem.encode_key(key),
             overwrite=overwrite,
         )
+        self._record(str(identity), certificate)
+        if self.revoked.exists():
+            pem.write(paths.revoked, self.revoked.read_bytes(), pem.PUBLIC)
         return paths
+
+    def revoke(self, serials: Iterable[int]) -> None:
+        """Adds certificates to the list in `revoked`, which every process needs a copy of."""
+        revocation.revoke(self.revoked, self._certificate, self._key, serials)
+
+    def issued_to(self, whom: str) -> list[int]:
+        """The serial numbers of all certificates that were issued to a role/name."""
+        return [int(path.stem, 16) for path in (self._issued / whom).glob("*.pem")]
+
+    def _record(self, whom: str, certificate: x509.Certificate) -> None:
+        """Keeps a copy of what is issued, so that it can be revoked by name."""
+        path = self._issued / whom / f"{certificate.serial_number:x}.pem"
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        pem.write(path, pem.encode_certificate(certificate), pem.PUBLIC)
 
     def delegate_agents(
         self,
@@ -148,6 +168,7 @@ class CertificateAuthority:
             },
             overwrite=overwrite,
         )
+        self._record(_AGENTS_AUTHORITY, certificate)
         return AgentAuthority(self._certificate, certificate, key)
 
 
@@ -184,14 +205,19 @@ class AgentAuthority:
         pem.check_dates(self._certificate, Path("agents.pem"))
 
     def certify(
-        self, name: str, public_key: ec.EllipticCurvePublicKey, *, days: int = 365
+        self,
+        name: str,
+        public_key: ec.EllipticCurvePublicKey,
+        *,
+        days: int = 365,
+        valid_from: dt.datetime | None = None,
     ) -> bytes:
         """A certificate for agent `name` with this key, followed by this authority's, as PEM.
 
         Whoever asks must have shown that it holds the private key.
         """
         identity = Identity(Role.AGENT, name)
-        start, end = _validity(self._certificate, days, None)
+        start, end = _validity(self._certificate, days, valid_from)
         leaf = _leaf(self._certificate, self._key, identity, public_key, [], start, end)
         return pem.encode_certificate(leaf) + pem.encode_certificate(self._certificate)
 
@@ -245,7 +271,9 @@ def _leaf(
 ) -> x509.Certificate:
     subject = _distinguished_name(identity.role, identity.name)
     names = [x509.DNSName(identity.dns_name), *hosts]
-    usages = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
+    usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
+    if identity.role is not Role.CLIENT:
+        usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
     return (
         _builder(subject, issuer.subject, public_key, issuer_key, start, end)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)

@@ -105,6 +105,14 @@ class ErrorKind(enum.Enum):
         grpc.StatusCode.PERMISSION_DENIED,
         "{who} may not call {method}. It is for: {want}.",
     )
+    CERTIFICATE_REVOKED = (
+        grpc.StatusCode.PERMISSION_DENIED,
+        "The certificate has been revoked. Ask the authority for a new one.",
+    )
+    CERTIFICATE_EXPIRED = (
+        grpc.StatusCode.UNAUTHENTICATED,
+        "The certificate has expired since the connection was made. Renew it and connect again.",
+    )
     AGENT_REVOKED = (
         grpc.StatusCode.PERMISSION_DENIED,
         "Agent {agent} has been revoked. Ask the operator of the coordinator.",
@@ -125,6 +133,10 @@ class ErrorKind(enum.Enum):
     ENROLMENT_BUSY = (
         grpc.StatusCode.UNAVAILABLE,
         "Too many agents enrol at the same time. Ask again in a moment.",
+    )
+    RENEWAL_ELSEWHERE = (
+        _STATE,
+        "This coordinator certifies no agents. Ask the authority for a new certificate.",
     )
 
     # the state of the service

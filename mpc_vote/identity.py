@@ -11,10 +11,14 @@ files but into gRPC, and are readable by their owner only.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime as dt
 import enum
 import logging
+import os
 import re
+import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,10 +30,13 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 
 from mpc_vote import pem
 from mpc_vote.pem import IdentityError as IdentityError
+from mpc_vote.revocation import Revocations
 
 log = logging.getLogger(__name__)
 
 _RENEW_IN_TIME = dt.timedelta(days=30)
+_REMIND = dt.timedelta(days=1)
+_LOOK_SECONDS = 1.0
 DOMAIN = "mpc-vote"
 MAX_MESSAGE_BYTES = 16 * 2**20
 MAX_OPEN_MESSAGE_BYTES = 64 * 2**10
@@ -89,7 +96,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class CredentialPaths:
-    """The three files that make a process who it is."""
+    """The three files that make a process who it is, and one that is there if any are revoked."""
 
     ca: Path
     certificate: Path
@@ -100,32 +107,66 @@ class CredentialPaths:
         """The files under their usual names."""
         return cls(directory / "ca.pem", directory / "cert.pem", directory / "key.pem")
 
+    @property
+    def revoked(self) -> Path:
+        """The roots' lists of revoked certificates."""
+        return self.ca.with_name("crl.pem")
+
+    @property
+    def next_key(self) -> Path:
+        """A key whose certificate is about to be, or has just been, put in place."""
+        return self.key.with_name(f"next-{self.key.name}")
+
+    def put(
+        self, ca_pem: bytes, certificate_pem: bytes, key_pem: bytes, *, overwrite: bool
+    ) -> None:
+        """Writes all three. While a pair replaces another, one of them is whole at any time: the
+        new key waits beside the old one until its certificate is there."""
+        key = self.next_key if overwrite and self.key.exists() else self.key
+        files = {
+            self.ca: (ca_pem, pem.PUBLIC),
+            key: (key_pem, pem.SECRET),
+            self.certificate: (certificate_pem, pem.PUBLIC),
+        }
+        pem.write_all(self.key.parent, files, overwrite=overwrite)
+        os.replace(key, self.key)
+
 
 @dataclass(frozen=True)
 class Credentials:
-    """An identity's checked certificate and key, and the authority it trusts.
+    """An identity's checked certificate and key, the authority it trusts, and what that revoked.
 
-    A value, not a view of the files: to take up renewed files, load again.
+    A value; `newest` is the one that its files hold by now.
     """
 
     identity: Identity
+    not_before: dt.datetime
     not_after: dt.datetime
     ca_pem: bytes = field(repr=False)
     certificate_pem: bytes = field(repr=False)
     key_pem: bytes = field(repr=False)
+    revoked: Revocations = field(default_factory=Revocations, repr=False)
+    files: _Files | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def load(cls, source: Path | CredentialPaths, expected_role: Role | None = None) -> Credentials:
         """Read and check the files; `expected_role` refuses another role's certificate."""
         paths = source if isinstance(source, CredentialPaths) else _usual_paths(source)
-        ca_pem, certificate_pem = pem.read(paths.ca), pem.read(paths.certificate)
-        loaded = cls.check(
-            ca_pem, certificate_pem, pem.read_key_file(paths.key), paths, expected_role
-        )
-        if loaded.not_after - dt.datetime.now(dt.UTC) < _RENEW_IN_TIME:
-            ends = f"{loaded.not_after:%Y-%m-%d %H:%M} UTC"
-            log.warning("the certificate of %s ends on %s: renew it", loaded.identity, ends)
-        return loaded
+        return _Files(paths, expected_role).newest()
+
+    def newest(self) -> Credentials:
+        """What the files hold by now, if it can be used; else what they held before."""
+        return self if self.files is None else self.files.newest()
+
+    def connects_like(self, other: Credentials) -> bool:
+        """Whether a connection made with these is as good as one made with the others."""
+        return (self.ca_pem, self.certificate_pem) == (other.ca_pem, other.certificate_pem)
+
+    @property
+    def renew_from(self) -> dt.datetime:
+        """When it is time for another certificate: a month before the end, or a third of its life
+        if that is less."""
+        return self.not_after - min(_RENEW_IN_TIME, (self.not_after - self.not_before) / 3)
 
     @classmethod
     def check(
@@ -139,8 +180,7 @@ class Credentials:
         """Credentials of these contents, once they fit each other; `paths` is what errors name."""
         authorities = pem.parse_certificates(ca_pem, paths.ca)
         certificate, *others = pem.parse_certificates(certificate_pem, paths.certificate)
-        key = pem.parse_key(key_pem, paths.key)
-        if pem.public_bytes(key.public_key()) != pem.public_bytes(certificate.public_key()):
+        if not _fit(certificate_pem, key_pem, paths):
             raise IdentityError(
                 f"The key {paths.key} does not belong to the certificate {paths.certificate}. "
                 "Put the pair that was issued together in place, or issue a new one."
@@ -159,14 +199,29 @@ class Credentials:
                 f"The certificate {paths.certificate} is of {identity}, but this process is a "
                 f"{expected_role}. Point it to a certificate with the role {expected_role}."
             )
-        return cls(identity, certificate.not_valid_after_utc, ca_pem, certificate_pem, key_pem)
+        return cls(
+            identity,
+            certificate.not_valid_before_utc,
+            certificate.not_valid_after_utc,
+            ca_pem,
+            certificate_pem,
+            key_pem,
+            Revocations.load(paths.revoked, authorities),
+        )
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """For a server that refuses callers without a certificate of the same authority."""
-        return grpc.ssl_server_credentials(
-            [(self.key_pem, self.certificate_pem)],
-            root_certificates=self.ca_pem,
-            require_client_auth=True,
+        """For a server that refuses callers without a certificate of the same authority.
+
+        Each handshake is made with the newest certificate, and for the newest authorities.
+        """
+
+        def newest() -> grpc.ServerCertificateConfiguration:
+            now = self.newest()
+            pair = (now.key_pem, now.certificate_pem)
+            return grpc.ssl_server_certificate_configuration([pair], now.ca_pem)
+
+        return grpc.dynamic_ssl_server_credentials(
+            newest(), newest, require_client_authentication=True
         )
 
     def open_server_credentials(self) -> grpc.ServerCredentials:
@@ -174,11 +229,105 @@ class Credentials:
 
         Only for services that need no identity, on an address of their own.
         """
-        return grpc.ssl_server_credentials([(self.key_pem, self.certificate_pem)])
+
+        def newest() -> grpc.ServerCertificateConfiguration:
+            now = self.newest()
+            return grpc.ssl_server_certificate_configuration([(now.key_pem, now.certificate_pem)])
+
+        return grpc.dynamic_ssl_server_credentials(newest(), newest)
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """For a client; dial with `channel_options` of the server that is meant."""
         return grpc.ssl_channel_credentials(self.ca_pem, self.key_pem, self.certificate_pem)
+
+
+class _Files:
+    """Follows an identity's files: takes up what replaces them, once it is whole and fits."""
+
+    def __init__(self, paths: CredentialPaths, role: Role | None) -> None:
+        self._paths = paths
+        self._role = role
+        self._lock = threading.Lock()
+        self._seen = self._look()
+        self._next_look = time.monotonic() + _LOOK_SECONDS
+        self._next_reminder = dt.datetime.min.replace(tzinfo=dt.UTC)
+        self._loaded = self._read()
+        self._remind()
+
+    def newest(self) -> Credentials:
+        """Cheap enough for every call: the files are looked at once in a second at most."""
+        with self._lock:
+            if time.monotonic() >= self._next_look:
+                self._refresh()
+                self._next_look = time.monotonic() + _LOOK_SECONDS
+            return self._loaded
+
+    def _refresh(self) -> None:
+        self._remind()
+        seen = self._look()
+        if seen == self._seen:
+            return
+        self._seen = seen
+        old = self._loaded
+        try:
+            new = self._read()
+            if new.identity != old.identity:
+                raise IdentityError(f"They are of {new.identity}: restart to become somebody else.")
+            roots = pem.parse_certificates(new.ca_pem, self._paths.ca)
+            new.revoked.check_newer_than(old.revoked, roots)
+        except (IdentityError, OSError, ValueError) as error:
+            # Whatever is wrong with them, the process goes on as it was.
+            log.warning("new files of %s are not used, the old ones stay: %s", old.identity, error)
+            return
+        self._loaded = new
+        self._next_reminder = new.renew_from
+        log.info(
+            "new files of %s are in use: valid until %s UTC, %d certificates revoked",
+            new.identity,
+            f"{new.not_after:%Y-%m-%d %H:%M}",
+            len(new.revoked.serials),
+        )
+
+    def _read(self) -> Credentials:
+        paths = self._paths
+        ca_pem, certificate_pem = pem.read(paths.ca), pem.read(paths.certificate)
+        key_pem = pem.read_key_file(paths.key)
+        if paths.next_key.exists():
+            next_pem = pem.read_key_file(paths.next_key)
+            if _fit(certificate_pem, next_pem, paths):
+                key_pem = next_pem
+        loaded = Credentials.check(ca_pem, certificate_pem, key_pem, paths, self._role)
+        return dataclasses.replace(loaded, files=self)
+
+    def _look(self) -> tuple[tuple[int, ...] | None, ...]:
+        """Changes whenever one of the files does."""
+        paths = self._paths
+        return tuple(
+            map(_state, (paths.ca, paths.certificate, paths.key, paths.next_key, paths.revoked))
+        )
+
+    def _remind(self) -> None:
+        """Warns once a day of a certificate whose end is near."""
+        now, loaded = dt.datetime.now(dt.UTC), self._loaded
+        if now >= max(self._next_reminder, loaded.renew_from):
+            ends = f"{loaded.not_after:%Y-%m-%d %H:%M} UTC"
+            log.warning("the certificate of %s ends on %s: renew it", loaded.identity, ends)
+            self._next_reminder = now + _REMIND
+
+
+def _state(path: Path) -> tuple[int, ...] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size, found.st_mode
+
+
+def _fit(certificate_pem: bytes, key_pem: bytes, paths: CredentialPaths) -> bool:
+    """Whether a key is that of a certificate."""
+    certificate, *_ = pem.parse_certificates(certificate_pem, paths.certificate)
+    key = pem.parse_key(key_pem, paths.key)
+    return pem.public_bytes(key.public_key()) == pem.public_bytes(certificate.public_key())
 
 
 def peer_identity(auth_context: Mapping[str, Iterable[bytes]]) -> Identity | None:

@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import logging
 import os
+import resource
 import signal
 import sqlite3
 import sys
@@ -44,6 +45,7 @@ def run(
     """Loads a command's settings, runs it, and returns the exit code."""
     name = f"mpc-vote {model.command}"
     _die_with_parent()
+    leave_no_core()
     try:
         settings = load(model, arguments)
         logging.basicConfig(
@@ -77,6 +79,19 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != int(parent):
         sys.exit(f"the process {parent} that started this one is gone")
+
+
+def leave_no_core() -> None:
+    """Keeps what this process holds in memory out of core files.
+
+    The limit is one byte, not zero: Linux ignores zero where cores are piped to a program, and
+    takes one for "none at all", there and for files. Other processes of the same user could still
+    look into this one: they could read its key file as well.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    # Where the system allows zero at most, it is zero already.
+    if most != 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (1, most))
 
 
 def _fail(name: str, why: str, code: int) -> int:

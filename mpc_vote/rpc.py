@@ -4,6 +4,10 @@ A servicer's method says who may call it with `@allowed(...)`, or with `@anybody
 to start with a method that doesn't. Methods for anybody live on servers of their own, which ask
 callers for no certificate, and no other methods do. Health says SERVING only while the role's own
 check says that it can do its work.
+
+A connection outlives what was true when it was made. So servers look at the caller's certificate on
+every call, and end the calls of those that have expired or been revoked since; and channels make
+new connections when their own certificate has been replaced.
 """
 
 from __future__ import annotations
@@ -11,17 +15,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import datetime as dt
 import functools
 import inspect
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from mpc_vote import revocation
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import (
     Credentials,
@@ -42,6 +48,8 @@ _PROBE_SECONDS = 3.0
 _TRIPS = 5
 _DRAIN_SECONDS = 5.0
 _OPEN_CALLS = 32
+_RENEWAL_SECONDS = 1.0
+_RETIRED = 2
 
 _caller: contextvars.ContextVar[Identity] = contextvars.ContextVar("caller")
 
@@ -95,6 +103,7 @@ def allowed(*roles: Role, upload: bool = False) -> Callable[[Method], Method]:
 
             guarded = unary
         guarded.__allowed__ = roles
+        guarded.__upload__ = upload
         result: Method = guarded
         return result
 
@@ -151,6 +160,88 @@ async def _abort(context: Any, error: VoteError) -> None:
     await context.abort(error.kind.status, error.message, error.trailing_metadata())
 
 
+class _Door(grpc.aio.ServerInterceptor):
+    """Looks at every caller's certificate: when a call begins, and while it lasts."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+        self._calls: dict[asyncio.Task[Any], revocation.Peer | None] = {}
+        self._ended: dict[asyncio.Task[Any], VoteError] = {}
+
+    def look(self) -> None:
+        """Ends the calls of callers whose certificate is no longer good."""
+        for task, peer in self._calls.items():
+            error = self._fault(peer)
+            if error is not None and task not in self._ended:
+                self._ended[task] = error
+                task.cancel()
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        sides = (handler.request_streaming, handler.response_streaming)
+        kind = "_".join("stream" if streams else "unary" for streams in sides)
+        return handler._replace(**{kind: self._guarded(getattr(handler, kind))})
+
+    def _guarded(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        upload = getattr(method, "__upload__", False)
+        if inspect.isasyncgenfunction(method):
+
+            async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
+                async with (
+                    self._admitted(context, request if upload else None),
+                    contextlib.aclosing(method(request, context)) as events,
+                ):
+                    async for event in events:
+                        yield event
+
+            return stream
+
+        async def unary(request: Any, context: Any) -> Any:
+            async with self._admitted(context, request if upload else None):
+                return await method(request, context)
+
+        return unary
+
+    @contextlib.asynccontextmanager
+    async def _admitted(
+        self, context: Any, upload: AsyncIterator[Any] | None
+    ) -> AsyncIterator[None]:
+        peer = revocation.peer(context.auth_context())
+        error = self._fault(peer)
+        if error is not None:
+            if upload is not None:
+                await _drain(upload)
+            await _abort(context, error)
+        task = asyncio.current_task()
+        assert task is not None
+        self._calls[task] = peer
+        try:
+            yield
+        except asyncio.CancelledError:
+            if task in self._ended:
+                task.uncancel()
+                await _abort(context, self._ended[task])
+            raise
+        finally:
+            del self._calls[task]
+            self._ended.pop(task, None)
+
+    def _fault(self, peer: revocation.Peer | None) -> VoteError | None:
+        if peer is None:
+            return VoteError(ErrorKind.UNAUTHENTICATED)
+        if peer.serials & self._credentials.newest().revoked.serials:
+            return VoteError(ErrorKind.CERTIFICATE_REVOKED)
+        if peer.not_after < dt.datetime.now(dt.UTC):
+            return VoteError(ErrorKind.CERTIFICATE_EXPIRED)
+        return None
+
+
 class Server:
     """A role's server on one address; `open_to_anybody` for methods that are."""
 
@@ -163,13 +254,14 @@ class Server:
         *,
         open_to_anybody: bool = False,
     ) -> None:
+        self._door = _Door(credentials)
         if open_to_anybody:
             self._server = grpc.aio.server(
                 options=open_server_options(), maximum_concurrent_rpcs=_OPEN_CALLS
             )
             tls = credentials.open_server_credentials()
         else:
-            self._server = grpc.aio.server(options=server_options())
+            self._server = grpc.aio.server(options=server_options(), interceptors=[self._door])
             tls = credentials.server_credentials()
         self._health = health.aio.HealthServicer()
         self._check = check
@@ -205,6 +297,7 @@ class Server:
 
     async def _follow_health(self) -> None:
         while True:
+            self._door.look()
             try:
                 states = dict(await self._check())
             except Exception:
@@ -231,11 +324,79 @@ def _service_name(servicer: object, open_to_anybody: bool) -> str:
     return f"{_PACKAGE}.{base.__name__.removesuffix('Servicer')}"
 
 
-def dial(credentials: Credentials, address: str, server: Identity) -> grpc.aio.Channel:
-    """A channel on which only `server` can answer: its certificate is checked for role and name."""
-    return grpc.aio.secure_channel(
-        address, credentials.channel_credentials(), options=channel_options(server)
-    )
+class Channel(grpc.aio.Channel):
+    """A channel on which only `server` can answer: its certificate is checked for role and name.
+
+    Calls go over a connection that was made with the newest credentials. Those under way when the
+    credentials are replaced stay on the connection that they began on.
+    """
+
+    def __init__(self, credentials: Credentials, address: str, server: Identity) -> None:
+        self._address = address
+        self._server = server
+        self._credentials = credentials.newest()
+        self._retired: list[grpc.aio.Channel] = []
+        self._inner = self._connect()
+
+    async def renewed(self) -> None:
+        """Returns when calls from now on would go over another connection than before."""
+        used = self._credentials
+        while used.connects_like(used.newest()):
+            await asyncio.sleep(_RENEWAL_SECONDS)
+
+    def _connect(self) -> grpc.aio.Channel:
+        tls = self._credentials.channel_credentials()
+        return grpc.aio.secure_channel(self._address, tls, options=channel_options(self._server))
+
+    def _newest(self) -> grpc.aio.Channel:
+        newest = self._credentials.newest()
+        if not newest.connects_like(self._credentials):
+            self._credentials = newest
+            # Dropped, and so closed, when all calls on it must have ended long ago.
+            self._retired = [*self._retired, self._inner][-_RETIRED:]
+            self._inner = self._connect()
+        return self._inner
+
+    def _call(self, kind: str, *args: Any, **options: Any) -> Any:
+        def call(*given: Any, **more: Any) -> Any:
+            return getattr(self._newest(), kind)(*args, **options)(*given, **more)
+
+        return call
+
+    def unary_unary(self, *args: Any, **options: Any) -> Any:
+        return self._call("unary_unary", *args, **options)
+
+    def unary_stream(self, *args: Any, **options: Any) -> Any:
+        return self._call("unary_stream", *args, **options)
+
+    def stream_unary(self, *args: Any, **options: Any) -> Any:
+        return self._call("stream_unary", *args, **options)
+
+    def stream_stream(self, *args: Any, **options: Any) -> Any:
+        return self._call("stream_stream", *args, **options)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self, grace: float | None = None) -> None:
+        await asyncio.gather(*(one.close(grace) for one in (*self._retired, self._inner)))
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        return self._newest().get_state(try_to_connect)
+
+    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
+        await self._newest().wait_for_state_change(last_observed_state)
+
+    async def channel_ready(self) -> None:
+        await self._newest().channel_ready()
+
+
+def dial(credentials: Credentials, address: str, server: Identity) -> Channel:
+    """A channel on which only `server` can answer."""
+    return Channel(credentials, address, server)
 
 
 def dial_anonymously(ca_pem: bytes, address: str, server: Identity) -> grpc.aio.Channel:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import grpc.aio
 import pytest
 
 from agent_node.agent import Agent
@@ -20,6 +21,7 @@ class _Call:
 
     def __init__(self, announcements: list[bytes]) -> None:
         self._announcements = announcements
+        self._messages = self._said()
         self.announced = 0
         self.listens = asyncio.Event()
         self.heard: list[agent_pb2.AttendRequest] = []
@@ -29,7 +31,10 @@ class _Call:
             await self.listens.wait()
         self.heard.append(message)
 
-    async def __aiter__(self) -> AsyncIterator[agent_pb2.AttendResponse]:
+    async def read(self) -> Any:
+        return await anext(self._messages, grpc.aio.EOF)
+
+    async def _said(self) -> AsyncIterator[agent_pb2.AttendResponse]:
         yield agent_pb2.AttendResponse(welcome=agent_pb2.Welcome())
         for spec in self._announcements:
             self.announced += 1
@@ -49,7 +54,7 @@ async def test_announcements_without_end_do_not_pile_up(monkeypatch: pytest.Monk
     call = _Call([spec.wire for spec in specs[: most + 10]] + [b"\xff"])
     call._announcements += [spec.wire for spec in specs[most + 10 :]]
     nobody: Any = None
-    agent = Agent("ann", nobody, nobody, agent_pb2.Capabilities(), _Channel(), {})
+    agent = Agent("ann", nobody, nobody, agent_pb2.Capabilities(), _Channel(), {})  # type: ignore[arg-type]
     monkeypatch.setattr(agent, "_coordinator", _Stub(call))
 
     async def for_ever(*_: object) -> int:
@@ -78,7 +83,10 @@ class _Stub:
 
 
 class _Channel:
-    """A channel that nobody calls on."""
+    """A channel that nobody calls on, with certificates that stay."""
+
+    async def renewed(self) -> None:
+        await asyncio.get_running_loop().create_future()
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_, **__: None

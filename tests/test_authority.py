@@ -211,7 +211,7 @@ class Agents:
 
     def _credentials(self, chain: bytes, key: ec.EllipticCurvePrivateKey) -> Credentials:
         ca_pem = (self.directory / "ca.pem").read_bytes()
-        return Credentials(AGENT, days_ago(-1), ca_pem, chain, pem.encode_key(key))
+        return Credentials(AGENT, days_ago(1), days_ago(-1), ca_pem, chain, pem.encode_key(key))
 
 
 def checked(given: Credentials) -> Credentials:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -159,3 +160,27 @@ async def test_it_imports_little(process: Process) -> None:
         return asked.returncode == 0 and asked.stdout.splitlines() == ["SERVING", "[]"]
 
     await until(serves, "it serves, and nothing heavy is imported")
+
+
+@pytest.mark.parametrize(("left", "warns"), [(40, False), (10, True)])
+async def test_a_certificate_that_ends_soon_is_told_of(
+    authority: CertificateAuthority,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    left: int,
+    warns: bool,
+) -> None:
+    start = dt.datetime.now(dt.UTC) - dt.timedelta(days=365 - left)
+    authority.issue(Identity(Role.DEALER, "dealer"), tmp_path / "dealer", valid_from=start)
+    made = Process(tmp_path / "dealer", "")
+    server = rpc.Server(Credentials.load(made.certs), "127.0.0.1:0", [], made.check)
+    await server.start()
+    given = ["health", "--certs", str(made.certs), "--address", f"127.0.0.1:{server.port}"]
+
+    async def serves() -> bool:
+        return await asyncio.to_thread(cli.main, given) == 0
+
+    await until(serves, "the dealer serves")
+    ends = f"{Credentials.load(made.certs).not_after:%Y-%m-%d %H:%M} UTC: renew it"
+    assert (ends in capsys.readouterr().err) is warns
+    await server.stop()

@@ -363,14 +363,15 @@ async def test_a_second_server_on_the_same_port_fails(party_0: WhoAmI, agent: Cr
         second.add_secure_port(party_0.address, agent.server_credentials())
 
 
+@pytest.mark.parametrize(
+    ("days", "left", "warns"), [(365, 31, False), (365, 29, True), (9, 4, False), (9, 2, True)]
+)
 def test_a_certificate_that_ends_soon_is_warned_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, days: int, left: int, warns: bool
 ) -> None:
+    """A month before its end, or at the last third of its life if that is less."""
+    start = dt.datetime.now(dt.UTC) - dt.timedelta(days=days - left)
     authority = CertificateAuthority.create(tmp_path / "ca")
-    party = Identity(Role.PARTY, "a")
-    authority.issue(party, tmp_path / "soon", days=29)
-    authority.issue(party, tmp_path / "later", days=31)
-    Credentials.load(tmp_path / "later")
-    assert not caplog.records
-    Credentials.load(tmp_path / "soon")
-    assert "renew it" in caplog.text
+    authority.issue(Identity(Role.PARTY, "a"), tmp_path / "a", days=days, valid_from=start)
+    Credentials.load(tmp_path / "a")
+    assert ("renew it" in caplog.text) is warns

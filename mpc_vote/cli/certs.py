@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -20,6 +21,10 @@ class CertsSettings(Settings):
     Each certificate goes with its key to OUT/<role>/<name>, which is all that this process needs.
     Keep OUT/ca to yourself: whoever has its key can be anybody. OUT/agents, if asked for, is for a
     coordinator that agents enrol at: whoever has its key can be any agent.
+
+    What is replaced here and copied to where a process runs is taken up by it without a restart:
+    certificates that are renewed, and the list of revoked ones, crl.pem, which belongs beside every
+    ca.pem.
     """
 
     command: ClassVar[str] = "certs"
@@ -36,6 +41,11 @@ class CertsSettings(Settings):
         False,
         description="also make an authority that can sign agents only, in OUT/agents, and put the "
         "root's certificate, which agents need to enrol, in OUT/public",
+    )
+    revoke: list[str] = Field(
+        [],
+        description="what counts no more from now on: all certificates issued to a role/name so "
+        "far (or to authority/agents), a certificate's file, or its serial number in hexadecimal",
     )
     renew: bool = Field(False, description="replace certificates that exist")
     keep: bool = Field(False, description="leave certificates that exist as they are")
@@ -61,6 +71,13 @@ async def _main(settings: CertsSettings) -> None:
     else:
         authority = CertificateAuthority.create(directory)
         print(f"authority: {directory}")
+    if settings.revoke:
+        authority.revoke([n for what in settings.revoke for n in _serials(authority, what)])
+        content = pem.read(authority.revoked)
+        folders = [path.parent for path in settings.out.glob("**/ca.pem")]
+        for folder in folders:
+            pem.write(folder / authority.revoked.name, content, pem.PUBLIC)
+        print(f"revoked: {', '.join(settings.revoke)}; copy {authority.revoked} to every process")
     if settings.agent_authority:
         agents, public = settings.out / "agents", settings.out / "public"
         if not (settings.keep and (agents / "agents.pem").exists()):
@@ -76,6 +93,22 @@ async def _main(settings: CertsSettings) -> None:
             identity, target, hosts=settings.hosts, days=settings.days, overwrite=settings.renew
         )
         print(f"{identity}: {target}")
+
+
+def _serials(authority: CertificateAuthority, what: str) -> list[int]:
+    """The serial numbers of the certificates that are meant, one at least."""
+    if Path(what).is_file():
+        certificate, *_ = pem.parse_certificates(pem.read(Path(what)), Path(what))
+        return [certificate.serial_number]
+    with contextlib.suppress(ValueError):
+        return [int(what, 16)]
+    issued = authority.issued_to(what)
+    if not issued:
+        raise IdentityError(
+            f"No certificate of {what!r} is on record, so nothing was revoked. Name a role/name "
+            "that this authority issued for, a certificate's file, or its serial number."
+        )
+    return issued
 
 
 def _identity(text: str) -> Identity:

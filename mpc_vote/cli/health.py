@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import base64
 import binascii
+import datetime as dt
 import re
 import sys
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ _DOMAIN = "mpc-vote"
 _SERVING = 1
 _STATES = {0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}
 _DNS_NAME = re.compile(rb"\x82(.)([a-z0-9-]+\.[a-z]+\.mpc-vote)", re.DOTALL)
+# Two times of X.509, each of twelve digits: the certificate's first and last instant.
+_VALIDITY = re.compile(rb"\x17\x0d(\d{12})Z\x17\x0d(\d{12})Z")
 _SERVER = re.compile(r"[a-z]+/[a-z0-9-]+")
 
 
@@ -40,6 +43,12 @@ def command(arguments: Sequence[str]) -> int:
     if state != _SERVING:
         return _fail(f"{given.address} answers {_STATES.get(state, state)}")
     print("SERVING")
+    if (end := _near_end((given.certs / "cert.pem").read_bytes())) is not None:
+        print(
+            f"mpc-vote health: warning: the certificate in {given.certs} ends on "
+            f"{end:%Y-%m-%d %H:%M} UTC: renew it",
+            file=sys.stderr,
+        )
     return 0
 
 
@@ -81,13 +90,29 @@ def _check(certs: Path, address: str, server: str | None, service: str, seconds:
 
 def _own_name(certificate_pem: bytes) -> str | None:
     """The name in a certificate of one's own, found without parsing it: TLS checks it anyway."""
-    body = certificate_pem.partition(b"-----BEGIN CERTIFICATE-----")[2]
-    try:
-        der = base64.b64decode(body.partition(b"-----END CERTIFICATE-----")[0])
-    except binascii.Error:
-        return None
+    der = _der(certificate_pem)
     names = {name.decode() for length, name in _DNS_NAME.findall(der) if length[0] == len(name)}
     return names.pop() if len(names) == 1 else None
+
+
+def _near_end(certificate_pem: bytes) -> dt.datetime | None:
+    """When a certificate ends, if it is time to renew it (as `Credentials.renew_from` has it)."""
+    found = _VALIDITY.search(_der(certificate_pem))
+    if found is None:
+        return None
+    start, end = (
+        dt.datetime.strptime(f"{t.decode()}+0000", "%y%m%d%H%M%S%z") for t in found.groups()
+    )
+    near = end - min(dt.timedelta(days=30), (end - start) / 3)
+    return end if dt.datetime.now(dt.UTC) >= near else None
+
+
+def _der(certificate_pem: bytes) -> bytes:
+    body = certificate_pem.partition(b"-----BEGIN CERTIFICATE-----")[2]
+    try:
+        return base64.b64decode(body.partition(b"-----END CERTIFICATE-----")[0])
+    except binascii.Error:
+        return b""
 
 
 def _dns_name(server: str) -> str:

@@ -74,8 +74,13 @@ class Needles:
         self.names.add(name)
 
     def add_bytes(self, name: str, content: bytes) -> None:
-        """Looks for these very bytes, also in hexadecimal and base64."""
+        """Looks for these very bytes, also in hexadecimal, base64 and decimal, byte by byte or as
+        one number, and as Python shows them."""
         self._raw.add(content, name)
+        self._raw.add(repr(content)[2:-1].encode(), name)
+        self._numbers.add(" ".join(map(str, content)).encode(), name)
+        for order in ("little", "big"):
+            self._numbers.add(str(int.from_bytes(content, order)).encode(), name)
         self._add_recoded(name, content)
         self.names.add(name)
 

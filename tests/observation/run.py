@@ -39,11 +39,13 @@ _ROLES = ("agent", "party", "dealer", "coordinator", "label")
 @dataclass(frozen=True)
 class Way:
     """How the winners are found: the engine, and for the table engine its groups if not its own;
-    and whether ballots are verified."""
+    whether ballots are verified; and whether the parties wait so little for each other that the
+    round fails when all shares are there."""
 
     engine: EngineName
     groups: tuple[int, ...] = ()
     verified: bool = False
+    fails: bool = False
 
     @property
     def variables(self) -> dict[str, str]:
@@ -183,8 +185,8 @@ class WatchedCluster(Cluster):
         # -P: the recorder's own folder is no place to import from.
         return [sys.executable, "-P", str(_RECORDER), str(self.records(label)), "--"]
 
-    def label(self, queries: Path, out: Path, verified: bool) -> None:
-        """A client, as a process of its own, asks for labels."""
+    def label(self, queries: Path, out: Path, verified: bool) -> bool:
+        """A client, as a process of its own, asks for labels; whether it got them."""
         options: dict[str, Any] = {
             "coordinator": self.coordinator_address,
             "certs": self.client_certs,
@@ -198,9 +200,8 @@ class WatchedCluster(Cluster):
         log = self.directory / "logs" / "client.log"
         with log.open("wb") as output:
             command = [*self._program("client"), "label", *flags]
-            subprocess.run(
-                command, stdout=output, stderr=output, timeout=_LABEL_SECONDS, check=True
-            )
+            done = subprocess.run(command, stdout=output, stderr=output, timeout=_LABEL_SECONDS)
+        return done.returncode == 0
 
 
 def environment(way: Way) -> dict[str, str]:
@@ -228,18 +229,21 @@ def observe(directory: Path, way: Way) -> Observation:
     out.parent.mkdir()
     np.save(queries, rng.normal(size=(QUERIES, _FEATURES)).astype(np.float32))
     settings = {"engine": way.engine.value}
-    cluster = WatchedCluster(directory, PARTIES, agents, coordinator_settings=settings)
+    patience = {"exchange-seconds": "1e-4"} if way.fails else {}
+    cluster = WatchedCluster(directory, PARTIES, agents, settings, patience)
     cluster.issue()
     try:
         cluster.start()
         asyncio.run(cluster.ready(_READY_SECONDS))
-        cluster.label(queries, out, way.verified)
+        labelled = cluster.label(queries, out, way.verified)
+        assert labelled is not way.fails, (directory / "logs" / "client.log").read_text()
         # Databases hold more while they are open: their journals are gone after the end.
         running = {label: _disk(cluster, label) for label in [*cluster.children, "client"]}
     finally:
         cluster.stop()
     views = {label: _view(cluster, label, disk) for label, disk in running.items()}
-    seen = Observation(cluster, views, {}, np.load(out))
+    labels = np.load(out) if labelled else np.empty(0, np.int64)
+    seen = Observation(cluster, views, {}, labels)
     for name in agents:
         seen.truths[name] = Truth.load(cluster.records(name) / "truth.npz", seen.spec, name)
     return seen

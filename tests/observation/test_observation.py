@@ -8,6 +8,7 @@ tests plant secrets, so that a search that finds nothing means that there is not
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import tempfile
@@ -103,17 +104,26 @@ CALLS = {
 }
 
 
-@pytest.fixture(scope="module", params=WAYS)
-def seen(request: pytest.FixtureRequest) -> Iterator[Observation]:
-    way = WAYS[request.param]
+@contextlib.contextmanager
+def observed(way: Way) -> Iterator[Observation]:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         for name, value in environment(way).items():
             patch.setenv(name, value)
         yield observe(Path(folder), way)
 
 
+@pytest.fixture(scope="module", params=WAYS)
+def seen(request: pytest.FixtureRequest) -> Iterator[Observation]:
+    with observed(WAYS[request.param]) as seen:
+        yield seen
+
+
 @pytest.fixture(scope="module")
 def secrets(seen: Observation) -> Needles:
+    return secrets_of(seen)
+
+
+def secrets_of(seen: Observation) -> Needles:
     """What no role but the agent it belongs to may ever have, and no agent ever sends."""
     hidden: dict[str, Matrix] = {}
     for name, truth in seen.truths.items():
@@ -444,6 +454,14 @@ def test_what_the_committee_exchanges_in_private_is_at_both_ends_only(seen: Obse
 
 def test_no_private_key_is_anywhere(seen: Observation) -> None:
     needles = Needles()
+    files = add_keys(needles, seen)
+    for name in EVERYONE:
+        assert found(needles, seen.views[name]) == {}, name
+    assert needles.find(files[0].read_bytes()) == {files[0].parent.name, "any key"}
+
+
+def add_keys(needles: Needles, seen: Observation) -> list[Path]:
+    """Looks for every private key; returns their files."""
     files = sorted((seen.cluster.directory / "certs").rglob("*key.pem"))
     assert len(files) == len(EVERYONE) + 1
     for path in files:
@@ -454,9 +472,23 @@ def test_no_private_key_is_anywhere(seen: Observation) -> None:
         for line in pem.splitlines()[1:-1]:
             needles.add_bytes(path.parent.name, line)
     needles.add_bytes("any key", b"PRIVATE KEY-----")
-    for name in EVERYONE:
-        assert found(needles, seen.views[name]) == {}, name
-    assert needles.find(files[0].read_bytes()) == {files[0].parent.name, "any key"}
+    return files
+
+
+@pytest.mark.parametrize("verified", [False, True], ids=["plain", "verified"])
+def test_a_round_that_fails_tells_no_secret(verified: bool) -> None:
+    """Every share was sent when the parties gave up: errors, logs and what the client is told hold
+    no ballot, noise, total, share, seed or key."""
+    with observed(Way(EngineName.TABLE, verified=verified, fails=True)) as seen:
+        needles = secrets_of(seen)
+        add_keys(needles, seen)
+        for agent, truth in seen.truths.items():
+            for rank, share in enumerate(truth.shares):
+                needles.add_bytes(f"share of {agent} at {rank}", (share.seed or share.packed)[:32])
+        for view in seen.views.values():
+            assert needles.find(view.log) == set(), view.name
+            assert needles.find(view.disk) == set(), view.name
+        assert b"error" in seen.views["client"].log
 
 
 # What the parties open
@@ -812,7 +844,18 @@ def test_labels_that_are_packed_like_shares_are_found(seen: Observation, labels:
     assert labels.find(log + ring.pack_planes(words, LABEL_BITS)) == {"labels"}
 
 
-@pytest.mark.parametrize("encode", [bytes, bytes.hex, base64.b64encode, base64.urlsafe_b64encode])
+@pytest.mark.parametrize(
+    "encode",
+    [
+        bytes,
+        bytes.hex,
+        base64.b64encode,
+        base64.urlsafe_b64encode,
+        repr,
+        lambda seed: str(list(seed)),
+        lambda seed: str(int.from_bytes(seed, "big")),
+    ],
+)
 def test_a_seed_planted_in_a_log_is_found(
     seen: Observation, encode: Callable[[bytes], bytes | str]
 ) -> None:

@@ -21,6 +21,7 @@ import pytest
 
 from aggregator.peers import PeerChannel, PeerServicer
 from mpc_vote import rpc
+from mpc_vote.errors import ErrorKind
 from mpc_vote.identity import Identity, Role
 from mpc_vote.proto.mpcvote.v1 import common_pb2, party_pb2, party_pb2_grpc
 from mpc_vote.sharing import Share
@@ -32,7 +33,7 @@ from tests.service.committee import (
     holdings_of,
     labels_of,
 )
-from tests.service.support import SECONDS, Labels, Service, error_of, until
+from tests.service.support import SECONDS, Labels, Service, error_of, refused, until
 
 
 @pytest.fixture
@@ -301,8 +302,10 @@ async def test_a_round_obeys_the_coordinator_that_opened_it_alone(
 
 
 @contextlib.asynccontextmanager
-async def answering(service: Service, servicer: PeerServicer) -> AsyncIterator[grpc.aio.Channel]:
-    """A party 1 of streams only, and party 0's channel to it."""
+async def answering(
+    service: Service, servicer: PeerServicer, name: str = "party-0"
+) -> AsyncIterator[grpc.aio.Channel]:
+    """A party 1 of streams only, and the channel to it of party 0 or another."""
 
     async def nothing_to_check() -> dict[str, bool]:
         return {}
@@ -312,12 +315,29 @@ async def answering(service: Service, servicer: PeerServicer) -> AsyncIterator[g
     server = rpc.Server(credentials, "127.0.0.1:0", services, nothing_to_check)
     await server.start()
     try:
-        caller = service.credentials(Role.PARTY, "party-0")
+        caller = service.credentials(Role.PARTY, name)
         address = f"127.0.0.1:{server.port}"
         async with rpc.dial(caller, address, Identity(Role.PARTY, "party-1")) as channel:
             yield channel
     finally:
         await server.stop()
+
+
+async def test_a_stream_counts_for_the_party_of_the_certificate(service: Service) -> None:
+    """A party from outside knows the session's id, and still is not who the session waits for."""
+    servicer = PeerServicer()
+    async with answering(service, servicer, "party-9") as channel:
+        call = party_pb2_grpc.PeerServiceStub(channel).Exchange()
+        hello = party_pb2.SessionHello(session_id="private", context=bytes(32))
+        await call.write(party_pb2.ExchangeRequest(frame=party_pb2.PeerFrame(hello=hello)))
+
+        async def arrived() -> bool:
+            return ("private", "party-9") in servicer._waiting
+
+        await until(arrived, "the stream arrives")
+        with refused(ErrorKind.DEADLINE, "Party party-0"):
+            await servicer.await_stream("private", "party-0", timeout=0.1)
+        call.cancel()
 
 
 async def test_a_peer_that_hangs_up_leaves_nothing_waiting(service: Service) -> None:

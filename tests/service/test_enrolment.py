@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import datetime as dt
 import stat
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -23,6 +25,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 
 from aggregator.tokens import Tokens
 from mpc_vote import pem, rpc
+from mpc_vote.authority import AgentAuthority
 from mpc_vote.cluster import Cluster, free_ports
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import CredentialPaths, Credentials, Identity, Role, channel_options
@@ -534,3 +537,72 @@ async def test_no_token_is_in_a_log_or_in_a_database(office: Office, stub: Stub)
     assert any(path.name.startswith("enrolment.db") for path in files)
     for path, content in files.items():
         assert not any(made.encode() in content for made in office.made), path
+
+
+async def test_an_agent_that_enrolled_renews_its_certificate_by_itself(office: Office) -> None:
+    """Its certificate has five days left when it starts; it goes on with another key."""
+    directory = office.cluster.certs(Role.AGENT, "yearling")
+    paths = CredentialPaths.in_directory(directory)
+    key = ec.generate_private_key(ec.SECP256R1())
+    start = dt.datetime.now(dt.UTC) - dt.timedelta(days=360)
+    authority = AgentAuthority.load(office.agents)
+    chain = authority.certify("yearling", key.public_key(), valid_from=start)
+    paths.put(office.ca.read_bytes(), chain, pem.encode_key(key), overwrite=False)
+    old = Credentials.load(paths)
+    office.start("yearling")
+    await office.attends("yearling")
+
+    async def renewed() -> bool:
+        return paths.certificate.read_bytes() != old.certificate_pem
+
+    await until(renewed, "the certificate is another")
+    new = Credentials.load(paths, Role.AGENT)
+    assert new.identity == old.identity
+    assert new.not_after > old.not_after
+    assert new.key_pem != old.key_pem
+    assert stat.S_IMODE(paths.key.stat().st_mode) == 0o600
+    # With the old one revoked it still attends: it has moved.
+    leaf = x509.load_pem_x509_certificate(old.certificate_pem)
+    root = office.cluster.authority
+    root.revoke([leaf.serial_number])
+    served = CredentialPaths.in_directory(office.cluster.certs(Role.COORDINATOR, "coordinator"))
+    pem.write(served.revoked, root.revoked.read_bytes(), pem.PUBLIC)
+
+    async def refused() -> bool:
+        async with rpc.dial(old_pair, office.cluster.coordinator_address, COORDINATOR) as channel:
+            try:
+                await rpc.reach(channel, "The coordinator")
+            except VoteError as error:
+                return error.kind is ErrorKind.CERTIFICATE_REVOKED
+            return False
+
+    old_pair = dataclasses.replace(old, files=None)
+    await until(refused, "the old certificate is refused")
+    await office.attends("yearling")
+    office.cluster.stop_child("yearling")
+
+
+async def test_what_an_authority_signed_is_refused_once_it_is_revoked(office: Office) -> None:
+    """The agents' authority itself is on the list: no agent of its making gets in any more."""
+    root = office.cluster.authority
+    directory = office.cluster.directory
+    other = root.delegate_agents(directory / "stolen")
+    key = ec.generate_private_key(ec.SECP256R1())
+    paths = CredentialPaths.in_directory(directory / "made-by-a-thief")
+    chain = other.certify("made-by-a-thief", key.public_key())
+    paths.put(office.ca.read_bytes(), chain, pem.encode_key(key), overwrite=False)
+    made = Credentials.load(paths)
+    async with rpc.dial(made, office.cluster.coordinator_address, COORDINATOR) as channel:
+        await rpc.reach(channel, "The coordinator")
+        root.revoke([x509.load_pem_x509_certificates(chain)[1].serial_number])
+        served = CredentialPaths.in_directory(office.cluster.certs(Role.COORDINATOR, "coordinator"))
+        pem.write(served.revoked, root.revoked.read_bytes(), pem.PUBLIC)
+
+        async def refused() -> bool:
+            try:
+                await rpc.reach(channel, "The coordinator")
+            except VoteError as error:
+                return error.kind is ErrorKind.CERTIFICATE_REVOKED
+            return False
+
+        await until(refused, "what the authority signed is refused")

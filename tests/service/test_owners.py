@@ -22,6 +22,8 @@ async def test_a_model_is_seen_by_the_client_that_trained_it_alone(
         assert isinstance(trained, model_pb2.Model)
         assert [model.version for model in await trainer.models()] == [trained.version]
         assert await stranger.models() == []
+        with refused(ErrorKind.ROUND_UNKNOWN):
+            _ = [event async for event in stranger.train([round_id])]
         with refused(ErrorKind.MODEL_UNKNOWN):
             await stranger.model(trained.version)
         with refused(ErrorKind.MODEL_UNKNOWN):

@@ -6,6 +6,7 @@ the calls that are meant for it; a server that can't do its work says so.
 
 from __future__ import annotations
 
+import datetime as dt
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -31,6 +32,8 @@ from mpc_vote.proto.mpcvote.v1 import (
     agent_pb2,
     agent_pb2_grpc,
     dealer_pb2,
+    enrolment_pb2,
+    enrolment_pb2_grpc,
     label_pb2,
     model_pb2,
     party_pb2,
@@ -72,7 +75,10 @@ ALLOWED = {
     "PeerService/Exchange": Role.PARTY,
     "DealerService/Deal": Role.PARTY,
     "DealerService/Collect": Role.PARTY,
+    "RenewalService/Renew": Role.AGENT,
 }
+# For those who have no certificate yet; tests/service/test_enrolment.py has its tests.
+ANYBODY = {"EnrolmentService/Enrol"}
 SERVED_BY = {
     "LabelService": COORDINATOR,
     "ModelService": COORDINATOR,
@@ -80,17 +86,18 @@ SERVED_BY = {
     "PartyService": PARTIES[0],
     "PeerService": PARTIES[0],
     "DealerService": DEALER,
+    "RenewalService": COORDINATOR,
 }
 METHODS = {
     f"{service.name}/{method.name}": method
-    for module in (label_pb2, model_pb2, agent_pb2, party_pb2, dealer_pb2)
+    for module in (label_pb2, model_pb2, agent_pb2, party_pb2, dealer_pb2, enrolment_pb2)
     for service in module.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 }
 
 
 def test_the_table_of_roles_covers_every_call_of_the_wire() -> None:
-    assert ALLOWED.keys() == METHODS.keys()
+    assert ALLOWED.keys() | ANYBODY == METHODS.keys()
 
 
 async def call(channel: grpc.aio.Channel, method: str) -> VoteError | None:
@@ -149,6 +156,23 @@ def late(service: Service, scratch: Path) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(*files)
 
 
+def early(service: Service, scratch: Path) -> grpc.ChannelCredentials:
+    """Signed by our authority, and good from tomorrow on."""
+    start = dt.datetime.now(dt.UTC) + dt.timedelta(days=1)
+    where = scratch / "client"
+    service.cluster.authority.issue(Identity(Role.CLIENT, "client"), where, valid_from=start)
+    files = [(where / name).read_bytes() for name in ("ca.pem", "key.pem", "cert.pem")]
+    return grpc.ssl_channel_credentials(*files)
+
+
+def self_signed(service: Service, scratch: Path) -> grpc.ChannelCredentials:
+    """An authority of its own, which shows its root for its certificate."""
+    CertificateAuthority.create(scratch / "ca")
+    ours = service.credentials(Role.CLIENT, "client")
+    mine = [(scratch / "ca" / name).read_bytes() for name in ("ca-key.pem", "ca.pem")]
+    return grpc.ssl_channel_credentials(ours.ca_pem, *mine)
+
+
 def nobody(service: Service, scratch: Path) -> grpc.ChannelCredentials:
     """No certificate at all."""
     return grpc.ssl_channel_credentials(service.credentials(Role.CLIENT, "client").ca_pem)
@@ -175,9 +199,11 @@ async def check_health(channel: grpc.aio.Channel) -> grpc.StatusCode:
         (valid, grpc.StatusCode.OK),
         (stranger, grpc.StatusCode.UNAVAILABLE),
         (late, grpc.StatusCode.UNAVAILABLE),
+        (early, grpc.StatusCode.UNAVAILABLE),
+        (self_signed, grpc.StatusCode.UNAVAILABLE),
         (nobody, grpc.StatusCode.UNAVAILABLE),
     ],
-    ids=["valid", "unknown-authority", "expired", "no-certificate"],
+    ids=["valid", "unknown-authority", "expired", "not-yet-valid", "self-signed", "no-certificate"],
 )
 async def test_a_connection_needs_a_valid_certificate_of_our_authority(
     service: Service,
@@ -227,6 +253,30 @@ async def test_a_server_with_another_name_is_not_talked_to(service: Service) -> 
         assert await check_health(channel) is grpc.StatusCode.UNAVAILABLE
 
 
+async def nothing_to_check() -> dict[str, bool]:
+    return {}
+
+
+@pytest.mark.parametrize("role", [Role.CLIENT, Role.AGENT, Role.DEALER])
+async def test_no_other_certificate_passes_for_a_servers(service: Service, role: Role) -> None:
+    """A server with the certificate of anybody else is not talked to, by its name or any other.
+
+    A client's is not even one for servers: where it is what is asked for, TLS refuses it as well.
+    """
+    own = Identity(role, "poser")
+    server = rpc.Server(service.credentials(role, "poser"), "127.0.0.1:0", [], nothing_to_check)
+    await server.start()
+    try:
+        for meant in (PARTIES[0], own):
+            caller = service.credentials(Role.COORDINATOR, "coordinator")
+            async with rpc.dial(caller, f"127.0.0.1:{server.port}", meant) as channel:
+                passes = meant is own and role is not Role.CLIENT
+                want = grpc.StatusCode.OK if passes else grpc.StatusCode.UNAVAILABLE
+                assert await check_health(channel) is want
+    finally:
+        await server.stop()
+
+
 async def test_an_agent_sends_no_share_to_a_party_with_another_partys_certificate(
     service: Service,
 ) -> None:
@@ -253,6 +303,17 @@ async def test_a_revoked_agent_may_not_attend(service: Service) -> None:
         call = agent_pb2_grpc.AgentServiceStub(channel).Attend(iter([agent_pb2.AttendRequest()]))
         error = await error_of(call)
     assert error.kind is ErrorKind.AGENT_REVOKED
+
+
+async def test_a_revoked_agent_gets_no_new_certificate(service: Service) -> None:
+    for name, kind in (
+        ("outcast", ErrorKind.AGENT_REVOKED),
+        ("somebody", ErrorKind.RENEWAL_ELSEWHERE),
+    ):
+        async with service.channel(Identity(Role.AGENT, name), COORDINATOR) as channel:
+            stub = enrolment_pb2_grpc.RenewalServiceStub(channel)
+            error = await error_of(stub.Renew(enrolment_pb2.RenewRequest(), timeout=SECONDS))
+        assert error.kind is kind
 
 
 # Names come from certificates

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ampcvote/v1/enrolment.proto\x12\nmpcvote.v1\".\n\x0c\x45nrolRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0f\n\x07\x63sr_der\x18\x02 \x01(\x0c\"M\n\rEnrolResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x17\n\x0f\x63\x65rtificate_pem\x18\x02 \x01(\x0c\x12\x15\n\rauthority_pem\x18\x03 \x01(\x0c\x32P\n\x10\x45nrolmentService\x12<\n\x05\x45nrol\x12\x18.mpcvote.v1.EnrolRequest\x1a\x19.mpcvote.v1.EnrolResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ampcvote/v1/enrolment.proto\x12\nmpcvote.v1\".\n\x0c\x45nrolRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0f\n\x07\x63sr_der\x18\x02 \x01(\x0c\"M\n\rEnrolResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x17\n\x0f\x63\x65rtificate_pem\x18\x02 \x01(\x0c\x12\x15\n\rauthority_pem\x18\x03 \x01(\x0c\"\x1f\n\x0cRenewRequest\x12\x0f\n\x07\x63sr_der\x18\x01 \x01(\x0c\"(\n\rRenewResponse\x12\x17\n\x0f\x63\x65rtificate_pem\x18\x01 \x01(\x0c\x32P\n\x10\x45nrolmentService\x12<\n\x05\x45nrol\x12\x18.mpcvote.v1.EnrolRequest\x1a\x19.mpcvote.v1.EnrolResponse2N\n\x0eRenewalService\x12<\n\x05Renew\x12\x18.mpcvote.v1.RenewRequest\x1a\x19.mpcvote.v1.RenewResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,6 +35,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ENROLREQUEST']._serialized_end=88
   _globals['_ENROLRESPONSE']._serialized_start=90
   _globals['_ENROLRESPONSE']._serialized_end=167
-  _globals['_ENROLMENTSERVICE']._serialized_start=169
-  _globals['_ENROLMENTSERVICE']._serialized_end=249
+  _globals['_RENEWREQUEST']._serialized_start=169
+  _globals['_RENEWREQUEST']._serialized_end=200
+  _globals['_RENEWRESPONSE']._serialized_start=202
+  _globals['_RENEWRESPONSE']._serialized_end=242
+  _globals['_ENROLMENTSERVICE']._serialized_start=244
+  _globals['_ENROLMENTSERVICE']._serialized_end=324
+  _globals['_RENEWALSERVICE']._serialized_start=326
+  _globals['_RENEWALSERVICE']._serialized_end=404
 # @@protoc_insertion_point(module_scope)

@@ -102,3 +102,79 @@ class EnrolmentService:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class RenewalServiceStub:
+    """Served by the coordinator where agents attend, over mutual TLS.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Renew = channel.unary_unary(
+                '/mpcvote.v1.RenewalService/Renew',
+                request_serializer=mpcvote_dot_v1_dot_enrolment__pb2.RenewRequest.SerializeToString,
+                response_deserializer=mpcvote_dot_v1_dot_enrolment__pb2.RenewResponse.FromString,
+                _registered_method=True)
+
+
+class RenewalServiceServicer:
+    """Served by the coordinator where agents attend, over mutual TLS.
+    """
+
+    def Renew(self, request, context):
+        """Certifies another key for the name in the caller's certificate, which must be valid still.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_RenewalServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Renew': grpc.unary_unary_rpc_method_handler(
+                    servicer.Renew,
+                    request_deserializer=mpcvote_dot_v1_dot_enrolment__pb2.RenewRequest.FromString,
+                    response_serializer=mpcvote_dot_v1_dot_enrolment__pb2.RenewResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'mpcvote.v1.RenewalService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('mpcvote.v1.RenewalService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class RenewalService:
+    """Served by the coordinator where agents attend, over mutual TLS.
+    """
+
+    @staticmethod
+    def Renew(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mpcvote.v1.RenewalService/Renew',
+            mpcvote_dot_v1_dot_enrolment__pb2.RenewRequest.SerializeToString,
+            mpcvote_dot_v1_dot_enrolment__pb2.RenewResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

@@ -298,7 +298,7 @@ class PeerChannel:
             return await asyncio.wait_for(work, self._timeout)
         except TimeoutError as error:
             raise VoteError(ErrorKind.DEADLINE, what="A peer", seconds=self._timeout) from error
-        except (grpc.RpcError, asyncio.InvalidStateError, grpc.aio.UsageError) as error:
+        except (grpc.RpcError, asyncio.InvalidStateError, grpc.aio.BaseError) as error:
             if isinstance(error, grpc.RpcError):
                 raise VoteError.from_rpc(error, "A peer") from error
             raise VoteError(

@@ -27,6 +27,7 @@ from mpc_vote.process import CommandError
 from mpc_vote.proto.mpcvote.v1 import common_pb2, label_pb2
 
 _UNEXPECTED = ("Traceback", " ERROR ", " CRITICAL ")
+_EXCERPT_LINES = 60
 # Errors that say nothing, by the words under which they reach a client.
 _VAGUE = ("(unknown)", "(internal)")
 _RESTARTED = "the coordinator was restarted while the round was open"
@@ -200,7 +201,9 @@ class Logs:
             lines = new.decode(errors="replace").splitlines()
             for number, line in enumerate(lines):
                 if any(word in line for word in _UNEXPECTED):
-                    yield f"the log of {path.stem}: " + "\n".join(lines[number : number + 25])
+                    yield f"the log of {path.stem}: " + "\n".join(
+                        lines[number : number + _EXCERPT_LINES]
+                    )
                     break
 
 

@@ -37,7 +37,7 @@ LIMIT_SECONDS = ANSWER_SECONDS + AGGREGATE_SECONDS + GRACE_SECONDS
 _CLASSES, _FEATURES, _ROWS, _NEIGHBOURS, _QUERIES = 3, 5, 60, 5, 12
 # So little that a round carries no noise at all, almost surely: its labels are known.
 _SIGMA = 1e-5
-_START_SECONDS = 60.0
+_START_SECONDS = 120.0
 _POLL_SECONDS = 0.05
 
 Labels = npt.NDArray[np.int64]

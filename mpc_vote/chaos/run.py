@@ -22,7 +22,7 @@ from mpc_vote.process import CommandError
 from mpc_vote.proto.mpcvote.v1 import label_pb2
 
 # How long after a fault is over the service may need until it labels again.
-RECOVERY_SECONDS = 60.0
+RECOVERY_SECONDS = 120.0
 _REPLAY_SECONDS = 5.0
 _HELD_SECONDS = 2.0
 _OVERTAKING = 3

@@ -158,13 +158,12 @@ class Federation(Cluster):
         self.killed.add(name)
         if number is signal.SIGKILL:
             self.process(name).kill()
-            self._close(name)
-        await asyncio.to_thread(self.stop_child, name, number)
-        self._close(name)
-
-    def _close(self, name: str) -> None:
+        else:
+            await asyncio.to_thread(self.stop_child, name, number)
         for line in self.wire.to(name):
             line.cut()
+        if name in self.children:
+            await asyncio.to_thread(self.stop_child, name, number)
 
     async def revive(self, name: str) -> None:
         """Starts a process that was ended; its port answers once it listens."""
@@ -181,8 +180,8 @@ class Federation(Cluster):
                 while not await _listens(self.servers[name]):
                     self.check()
                     await asyncio.sleep(_POLL_SECONDS)
-            for line in self.wire.to(name):
-                line.heal()
+        for line in self.wire.to(name):
+            line.join()
         self.killed.discard(name)
 
     # rounds

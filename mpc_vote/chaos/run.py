@@ -8,7 +8,7 @@ import secrets
 import signal
 import time
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ import psutil
 from mpc_vote.chaos.federation import LIMIT_SECONDS, Federation, Outcome
 from mpc_vote.chaos.invariants import Logs, Witness, recorded, violations
 from mpc_vote.chaos.schedules import Fault, Schedule, every, role_of
-from mpc_vote.chaos.wire import END, Call, Line, Passage, Step, pass_on
+from mpc_vote.chaos.wire import END, Call, Passage, Step, pass_on
 from mpc_vote.process import CommandError
 from mpc_vote.proto.mpcvote.v1 import label_pb2
 
@@ -41,14 +41,15 @@ class Actor:
 
     def __init__(self, federation: Federation, schedule: Schedule | None, witness: Witness) -> None:
         self._federation = federation
-        self._schedule = schedule
+        self._ahead = list(schedule.parts) if schedule is not None else []
         self._witness = witness
         self._tasks: list[asyncio.Task[None]] = []
         self._replayed: Call | None = None
         self._overtaken: asyncio.Semaphore | None = None
         self._held: Passage | None = None
+        # Nothing came that the held message could have been swapped with.
+        self._alone = False
         self._began = time.monotonic()
-        self.reached = False
         self.passages: list[Passage] = []
         self.log: list[str] = []
 
@@ -65,15 +66,14 @@ class Actor:
             self._tasks.pop().cancel()
             await pass_on(passage)
             await pass_on(held)
-            self.reached = True
-        elif self._schedule is None or self.reached or step != self._schedule.step:
+        elif not self._ahead or step != self._ahead[0].step:
             if self._overtaken is not None:
                 self._overtaken.release()
             await pass_on(passage)
         else:
-            self.reached = self._schedule.fault is not Fault.SWAP
-            self._note(f"-- {self._schedule}")
-            await self._act(self._schedule, passage)
+            schedule = self._ahead.pop(0)
+            self._note(f"-- {schedule}")
+            await self._act(schedule, passage)
 
     async def _act(self, schedule: Schedule, passage: Passage) -> None:
         federation, victim = self._federation, schedule.victim
@@ -89,7 +89,7 @@ class Actor:
             case Fault.PAUSE:
                 process = federation.process(victim)
                 process.suspend()
-                self._beside(self._resume(process, schedule.seconds))
+                self._beside(self._after(schedule.seconds, [process.resume]))
                 await pass_on(passage)
             case Fault.CUT | Fault.ISOLATE:
                 lines = federation.wire.of(victim) if victim else [line]
@@ -97,12 +97,12 @@ class Actor:
                     await pass_on(passage)
                 for one in lines:
                     one.cut()
-                self._beside(self._heal(lines, schedule.seconds))
+                self._beside(self._after(schedule.seconds, [one.join for one in lines]))
             case Fault.HOLD | Fault.SILENCE:
                 lines = federation.wire.of(victim) if victim else [line]
                 for one in lines:
                     one.hold()
-                self._beside(self._heal(lines, schedule.seconds))
+                self._beside(self._after(schedule.seconds, [one.release for one in lines]))
                 await pass_on(passage)
             case Fault.DELAY:
                 await asyncio.sleep(schedule.seconds)
@@ -129,15 +129,16 @@ class Actor:
                     await pass_on(passage)
                     self._beside(self._replay_whole(passage.call))
 
-    async def settle(self) -> None:
-        """Waits until the fault is over, and starts again what it killed."""
-        self._schedule = None
+    async def settle(self) -> bool:
+        """Waits until all is over, and starts again what was killed; whether every fault came."""
+        reached, self._ahead = not self._ahead and not self._alone, []
         for task in self._tasks:
             await task
         for name in list(self._federation.killed):
             await self._federation.revive(name)
         if self._replayed is not None:
             await self._replayed.replay(_REPLAY_SECONDS)
+        return reached
 
     def _beside(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(work))
@@ -152,22 +153,19 @@ class Actor:
             await self._federation.revive(victim)
             self._note(f"-- {victim} is back")
 
-    async def _resume(self, process: psutil.Process, seconds: float) -> None:
+    async def _after(self, seconds: float, ends: Iterable[Callable[[], None]]) -> None:
         await asyncio.sleep(seconds)
-        process.resume()
-        self._note("-- resumed")
-
-    async def _heal(self, lines: list[Line], seconds: float) -> None:
-        await asyncio.sleep(seconds)
-        for line in lines:
-            line.heal()
-        self._note("-- healed")
+        for end in ends:
+            # A process that was paused may have been killed since.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                end()
+        self._note("-- over")
 
     async def _release(self, passage: Passage) -> None:
         """What nothing follows must not be lost."""
         await asyncio.sleep(_HELD_SECONDS)
         if self._held is passage:
-            self._held = None
+            self._held, self._alone = None, True
             with contextlib.suppress(Exception):
                 await pass_on(passage)
 
@@ -200,7 +198,7 @@ class Report:
         """As JSON."""
         return {
             "schedule": str(self.schedule),
-            "fault": self.schedule.fault.value,
+            "fault": self.schedule.kind,
             "role": self.schedule.role,
             "reached": self.reached,
             "outcome": self.outcome.name,
@@ -247,12 +245,12 @@ class Simulation:
         started = time.monotonic()
         request_id = _fresh()
         actor = self._arm(schedule)
-        by_command = schedule.victim == "client"
+        by_command = "client" in [part.victim for part in schedule.parts]
         ask = self._federation.ask_by_command if by_command else self._federation.ask
         outcomes = [outcome := await ask(request_id)]
-        found = []
+        found, reached = [], False
         try:
-            await actor.settle()
+            reached = await actor.settle()
             over = time.monotonic()
             again = await self._recover(request_id, outcome)
         except Exception as error:
@@ -261,7 +259,7 @@ class Simulation:
         outcomes += again
         report = Report(
             schedule,
-            actor.reached,
+            reached,
             outcome,
             time.monotonic() - over,
             len(again),
@@ -340,7 +338,7 @@ def outcomes_by_kind(reports: Iterable[Report]) -> dict[tuple[str, str], Counter
     table: dict[tuple[str, str], Counter[str]] = {}
     for report in reports:
         if report.reached:
-            key = (report.schedule.fault.value, report.schedule.role)
+            key = (report.schedule.kind, report.schedule.role)
             table.setdefault(key, Counter())[report.outcome.name] += 1
     return table
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from mpc_vote.chaos.wire import END, Step, streams
@@ -41,28 +41,51 @@ _ON_CLIENTS = (Fault.KILL, Fault.PAUSE)
 _ON_LINES = (Fault.CUT, Fault.HOLD, Fault.DELAY)
 # The longest is beyond the time that agents have to answer.
 _SECONDS = (0.3, 1.0, 3.0, 7.0)
+_BESIDE = "+"
+# After so many schedules there may be one with two faults.
+_TWO_EVERY = 2
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A fault, the process it befalls (none for the wire), the step, and the seed of the rest."""
+    """A fault, the process it befalls (none for the wire), the step, and the seed of the rest.
+
+    Another one may follow it in the same round.
+    """
 
     fault: Fault
     victim: str
     step: Step
     seed: int
+    then: Schedule | None = None
 
     def __str__(self) -> str:
-        return f"{self.fault}/{self.victim}@{self.step}#{self.seed}"
+        return _BESIDE.join(
+            f"{part.fault}/{part.victim}@{part.step}#{part.seed}" for part in self.parts
+        )
+
+    @property
+    def parts(self) -> Iterator[Schedule]:
+        """This one alone, then what follows."""
+        yield replace(self, then=None)
+        if self.then is not None:
+            yield from self.then.parts
+
+    @property
+    def kind(self) -> str:
+        """The fault, or that there are two."""
+        return self.fault.value if self.then is None else "two faults"
 
     @classmethod
     def parse(cls, text: str) -> Schedule:
         """The schedule of this name."""
+        text, _, rest = text.partition(_BESIDE)
+        then = cls.parse(rest) if rest else None
         try:
             what, _, where = text.partition("@")
             fault, _, victim = what.partition("/")
             step, _, seed = where.partition("#")
-            return cls(Fault(fault), victim, Step.parse(step), int(seed))
+            return cls(Fault(fault), victim, Step.parse(step), int(seed), then)
         except ValueError as error:
             raise CommandError(f"{text!r} names no schedule: copy one that a run shows") from error
 
@@ -111,12 +134,17 @@ def every(steps: Sequence[Step], successors: Iterable[Step], seed: int) -> list[
     return [Schedule(fault, victim, step, seed) for step in steps for fault, victim in at(step)]
 
 
-def in_turn(schedules: Iterable[Schedule], seed: int) -> list[Schedule]:
-    """All of them, in an order whose beginning has one of each fault, role and kind of step."""
+def in_turn(schedules: Sequence[Schedule], seed: int) -> list[Schedule]:
+    """All of them, in an order whose beginning has one of each fault, role and kind of step.
+
+    Between them are some with a second fault, at a later step and to another process.
+    """
     rng = random.Random(seed)
     kinds: dict[tuple[str, ...], list[Schedule]] = {}
+    places: dict[Step, int] = {}
     for schedule in schedules:
         step = schedule.step
+        places.setdefault(step, len(places))
         ends = (role_of(step.caller), role_of(step.server))
         key = (schedule.fault, schedule.role, *ends, step.method, step.part)
         kinds.setdefault(key, []).append(schedule)
@@ -124,13 +152,23 @@ def in_turn(schedules: Iterable[Schedule], seed: int) -> list[Schedule]:
     for group in groups:
         rng.shuffle(group)
     rng.shuffle(groups)
-    return [one for turn in zip_longest(*groups) for one in turn if one is not None]
+    singles = [one for turn in zip_longest(*groups) for one in turn if one is not None]
+    ordered = []
+    for number, one in enumerate(singles, 1):
+        ordered.append(one)
+        second = rng.choice(singles)
+        later = places[one.step] < places[second.step]
+        if number % _TWO_EVERY == 0 and later and second.victim not in ("", "client", one.victim):
+            ordered.append(replace(one, then=second))
+    return ordered
 
 
 def cover(schedules: Iterable[Schedule]) -> list[Schedule]:
     """A few that have each fault and, among those that befall processes, each role."""
     faults, roles, chosen = set[Fault](), set[str](), []
     for one in schedules:
+        if one.then is not None:
+            continue
         if one.fault not in faults or (one.victim and one.role not in roles):
             faults.add(one.fault)
             roles |= {one.role} if one.victim else set()

@@ -126,7 +126,8 @@ class Line:
         self._server: asyncio.Server | None = None
         self._carrying = asyncio.Event()
         self._carrying.set()
-        self._refusing = False
+        # Faults may overlap: a line is whole again when the last of them is over.
+        self._cuts = self._holds = 0
         self._open: set[asyncio.StreamWriter] = set()
         self.address = ""
 
@@ -136,19 +137,25 @@ class Line:
         self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     def cut(self) -> None:
-        """Resets what is open and refuses what comes."""
-        self._refusing = True
+        """Resets what is open and refuses what comes, until it is joined."""
+        self._cuts += 1
         for writer in list(self._open):
             writer.transport.abort()
 
+    def join(self) -> None:
+        """Undoes a cut."""
+        self._cuts -= 1
+
     def hold(self) -> None:
-        """Lets no byte through, in either direction, and tells nobody."""
+        """Lets no byte through, in either direction, and tells nobody, until it is released."""
+        self._holds += 1
         self._carrying.clear()
 
-    def heal(self) -> None:
-        """Carries again, also what was held."""
-        self._refusing = False
-        self._carrying.set()
+    def release(self) -> None:
+        """Undoes a hold; what was held is carried."""
+        self._holds -= 1
+        if self._holds == 0:
+            self._carrying.set()
 
     def stop(self) -> None:
         """Ends for good."""
@@ -157,7 +164,7 @@ class Line:
             self._server.close()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._refusing:
+        if self._cuts:
             writer.transport.abort()
             return
         far_reader, far_writer = await asyncio.open_unix_connection(self._target)

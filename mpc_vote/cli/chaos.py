@@ -160,4 +160,4 @@ class _Run:
 
 
 def _kind(report: Report) -> tuple[str, str]:
-    return report.schedule.fault.value, report.schedule.role
+    return report.schedule.kind, report.schedule.role

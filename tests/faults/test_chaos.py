@@ -22,6 +22,10 @@ from mpc_vote.process import CommandError
 from mpc_vote.proto.mpcvote.v1 import label_pb2
 
 SEED = 1
+TWO = (
+    "kill/agent-0@agent-0>coordinator:Attend:response.go:0#1"
+    "+pause/party-1@coordinator>party-1:Aggregate:request.round_id:0#1"
+)
 NEVER = "kill/dealer@party-0>dealer:Deal:response.grant:99#1"
 
 # Each of these once violated an invariant.
@@ -60,8 +64,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
         async with federation.running():
             simulation = Simulation(federation)
             everything = await simulation.schedules(SEED)
-            quick = [one for one in in_turn(everything, SEED) if one.seconds <= 1]
-            chosen = [*cover(quick), *map(Schedule.parse, REGRESSIONS)]
+            quick = [one for one in everything if one.seconds <= 1]
+            chosen = cover(in_turn(quick, SEED)) + [Schedule.parse(n) for n in (TWO, *REGRESSIONS)]
             reports = [await simulation.run(one) for one in chosen]
             return Ran(federation, reports, await simulation.run(Schedule.parse(NEVER)))
 
@@ -195,7 +199,7 @@ STEPS = [
 
 
 def test_a_schedules_name_says_all_of_it() -> None:
-    for schedule in every(STEPS, STEPS[:1], SEED):
+    for schedule in in_turn(every(STEPS, STEPS[:1], SEED), SEED):
         again = Schedule.parse(str(schedule))
         assert again == schedule
         assert (again.seconds, again.coin) == (schedule.seconds, schedule.coin)
@@ -211,8 +215,13 @@ def test_schedules_are_every_fault_at_every_step_in_an_order_by_seed() -> None:
         befallen = {one.victim for one in schedules if one.step == step and one.fault is Fault.KILL}
         assert befallen == set(step.pair)
     first = in_turn(schedules, SEED)
-    assert set(first) == set(schedules)
+    assert {one for one in first if one.then is None} == set(schedules)
+    for two in (one for one in first if one.then is not None):
+        assert two.then.victim not in ("", two.victim)
+        assert STEPS.index(two.step) < STEPS.index(two.then.step)
+    assert len(first) > len(schedules), "some have two faults"
     assert first == in_turn(schedules, SEED) != in_turn(schedules, SEED + 1)
     # Two agents' steps are of one kind: the second of a kind waits until all kinds had a turn.
-    kinds = [(one.fault, one.role, one.step.method, one.step.part) for one in first]
+    singles = [one for one in first if one.then is None]
+    kinds = [(one.fault, one.role, one.step.method, one.step.part) for one in singles]
     assert len(set(kinds[: len(set(kinds))])) == len(set(kinds))

@@ -9,14 +9,14 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psutil
 
 from mpc_vote.chaos.federation import LIMIT_SECONDS, Federation, Outcome
 from mpc_vote.chaos.invariants import Logs, Witness, recorded, violations
-from mpc_vote.chaos.schedules import Fault, Schedule, every, role_of
+from mpc_vote.chaos.schedules import OPENERS, Fault, Schedule, every, role_of
 from mpc_vote.chaos.wire import END, Call, Passage, Step, pass_on
 from mpc_vote.process import CommandError
 from mpc_vote.proto.mpcvote.v1 import label_pb2
@@ -175,6 +175,20 @@ class Actor:
         await call.replay(_REPLAY_SECONDS)
 
 
+def _followed(passages: Iterable[Passage]) -> list[Step]:
+    """The steps after which their stream has another message the same way."""
+    last: dict[tuple[int, bool], Step] = {}
+    found = []
+    for passage in passages:
+        if passage.step.part.endswith(END):
+            continue
+        way = (id(passage.call), passage.step.is_request)
+        if way in last:
+            found.append(last[way])
+        last[way] = passage.step
+    return found
+
+
 def _same_way(held: Passage, passage: Passage) -> bool:
     return held.call is passage.call and held.step.is_request == passage.step.is_request
 
@@ -222,23 +236,25 @@ class Simulation:
         self._sizes: dict[int, tuple[str, list[int]]] = {}
 
     async def schedules(self, seed: int) -> list[Schedule]:
-        """All schedules: every fault at every step of a round in which nothing goes wrong."""
+        """Every fault at every step of a round in which nothing goes wrong, and at every further
+        step that comes when one thing does."""
         for _ in range(_STEADY_ROUNDS):
             actor = self._arm(None)
             outcome = await self._federation.ask(_fresh())
             if outcome.labels is None:
                 raise CommandError(f"without any fault a request failed: {outcome.message}")
         steps = dict.fromkeys(passage.step for passage in actor.passages)
-        last: dict[tuple[int, bool], Step] = {}
-        followed = []
-        for passage in actor.passages:
-            if passage.step.part.endswith(END):
-                continue
-            way = (id(passage.call), passage.step.is_request)
-            if way in last:
-                followed.append(last[way])
-            last[way] = passage.step
-        return every(list(steps), followed, seed)
+        found = every(list(steps), _followed(actor.passages), seed)
+        for opener in map(Schedule.parse, OPENERS):
+            actor = self._arm(opener)
+            outcome = await self._federation.ask(_fresh())
+            await self._quiet()
+            await actor.settle()
+            further = dict.fromkeys(p.step for p in actor.passages if p.step not in steps)
+            steps |= further
+            found += [replace(opener, then=one) for one in every(list(further), [], seed)]
+            await self._recover(outcome)
+        return found
 
     async def run(self, schedule: Schedule) -> Report:
         """One schedule: the fault in a round, then a round without."""
@@ -248,11 +264,12 @@ class Simulation:
         by_command = "client" in [part.victim for part in schedule.parts]
         ask = self._federation.ask_by_command if by_command else self._federation.ask
         outcomes = [outcome := await ask(request_id)]
+        await self._quiet()
         found, reached = [], False
         try:
             reached = await actor.settle()
             over = time.monotonic()
-            again = await self._recover(request_id, outcome)
+            again = await self._recover(outcome)
         except Exception as error:
             over, again = time.monotonic(), []
             found.append(f"the service did not recover: {error!r}")
@@ -287,28 +304,32 @@ class Simulation:
         self._federation.wire.begin(actor)
         return actor
 
-    async def _recover(self, request_id: str, outcome: Outcome) -> list[Outcome]:
+    async def _recover(self, outcome: Outcome) -> list[Outcome]:
         """Asks again, under the same name if there was no answer, until there are labels."""
         federation, again = self._federation, []
         async with asyncio.timeout(RECOVERY_SECONDS):
             await federation.ready(RECOVERY_SECONDS)
             if outcome.labels is None:
-                again.append(await federation.ask(request_id))
+                again.append(await federation.ask(outcome.request_id))
             while True:
                 again.append(await federation.ask(_fresh()))
                 if again[-1].labels is not None:
                     return again
                 await asyncio.sleep(_POLL_SECONDS)
 
+    async def _quiet(self) -> None:
+        """Waits until no round is open, unless there is nobody to end it."""
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while "coordinator" not in self._federation.killed and time.monotonic() < deadline:
+            rounds = recorded(self._federation, self._checked)
+            if not any(one.state == label_pb2.ROUND_STATE_OPEN for one in rounds):
+                return
+            await asyncio.sleep(_POLL_SECONDS)
+
     async def _violations(self, outcomes: list[Outcome]) -> list[str]:
         federation = self._federation
-        deadline = time.monotonic() + LIMIT_SECONDS
-        while True:
-            rounds = recorded(federation, self._checked)
-            open_rounds = [r for r in rounds if r.state == label_pb2.ROUND_STATE_OPEN]
-            if not open_rounds or time.monotonic() > deadline:
-                break
-            await asyncio.sleep(_POLL_SECONDS)
+        await self._quiet()
+        rounds = recorded(federation, self._checked)
         self._checked += len(rounds)
         found = list(violations(federation, rounds, outcomes, self._witness.rounds))
         found += self._logs.violations()

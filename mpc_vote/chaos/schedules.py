@@ -35,15 +35,24 @@ class Fault(enum.StrEnum):
     REPLAY = "replay"  # its whole call arrives again: at once, and after the round
 
 
+# Faults after which a round takes ways that it does not take else: agents come back in its middle,
+# before or after they were told to send; a party is missed by agents; a round is abandoned.
+OPENERS = (
+    "isolate/coordinator@agent-0>coordinator:Attend:response.announcement:0#1",
+    "isolate/coordinator@agent-0>coordinator:Attend:response.go:0#0",
+    "isolate/party-2@agent-2>coordinator:Attend:response.announcement:0#0",
+    "cut/@coordinator>party-0:ListHoldings:request.round_id:0#1",
+)
+
 _ON_PROCESSES = (Fault.KILL, Fault.RESTART, Fault.PAUSE, Fault.ISOLATE, Fault.SILENCE)
 # A client has one connection and is not started again: what it asked for is asked for again.
 _ON_CLIENTS = (Fault.KILL, Fault.PAUSE)
 _ON_LINES = (Fault.CUT, Fault.HOLD, Fault.DELAY)
 # The longest is beyond the time that agents have to answer.
-_SECONDS = (0.3, 1.0, 3.0, 7.0)
+_SECONDS = (0.3, 0.3, 1.0, 1.0, 3.0, 7.0)
 _BESIDE = "+"
-# After so many schedules there may be one with two faults.
-_TWO_EVERY = 2
+# Of the schedules that can be followed by a second fault, those that are, beside being run alone.
+_TWO_PART = 0.3
 
 
 @dataclass(frozen=True)
@@ -143,22 +152,24 @@ def in_turn(schedules: Sequence[Schedule], seed: int) -> list[Schedule]:
     kinds: dict[tuple[str, ...], list[Schedule]] = {}
     places: dict[Step, int] = {}
     for schedule in schedules:
-        step = schedule.step
+        *_, last = schedule.parts
+        step = last.step
         places.setdefault(step, len(places))
         ends = (role_of(step.caller), role_of(step.server))
-        key = (schedule.fault, schedule.role, *ends, step.method, step.part)
+        key = (schedule.kind, last.fault, last.role, *ends, step.method, step.part)
         kinds.setdefault(key, []).append(schedule)
     groups = list(kinds.values())
     for group in groups:
         rng.shuffle(group)
     rng.shuffle(groups)
-    singles = [one for turn in zip_longest(*groups) for one in turn if one is not None]
     ordered = []
-    for number, one in enumerate(singles, 1):
+    for one in (one for turn in zip_longest(*groups) for one in turn if one is not None):
         ordered.append(one)
-        second = rng.choice(singles)
+        second = rng.choice(schedules)
+        single = one.then is None and second.then is None
         later = places[one.step] < places[second.step]
-        if number % _TWO_EVERY == 0 and later and second.victim not in ("", "client", one.victim):
+        apart = second.victim not in ("", "client", one.victim)
+        if single and later and apart and rng.random() < _TWO_PART:
             ordered.append(replace(one, then=second))
     return ordered
 

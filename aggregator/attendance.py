@@ -9,6 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ class Ballots:
         return [agent for agent in self.spec.roster if agent not in answered]
 
 
-@dataclass
+@dataclass(eq=False)
 class _Seat:
     capabilities: agent_pb2.Capabilities
     # None ends the stream.
@@ -85,12 +86,13 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
 
     def __init__(self, revoked: Collection[str] = ()) -> None:
         self._revoked = frozenset(revoked)
-        self._seats: dict[str, _Seat] = {}
+        # Of each agent that is here the streams it holds open: the newest is the one that counts.
+        self._seats: dict[str, list[_Seat]] = {}
         self._rounds: dict[str, Ballots] = {}
 
     def present(self) -> dict[str, agent_pb2.Capabilities]:
         """Agents that attend, in the order of their names."""
-        return {name: self._seats[name].capabilities for name in sorted(self._seats)}
+        return {name: self._seats[name][-1].capabilities for name in sorted(self._seats)}
 
     def attends(self, agent: str) -> bool:
         """Whether an agent is here now."""
@@ -98,7 +100,7 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
 
     def stop(self) -> None:
         """Ends all streams; agents come back when there is somebody to come back to."""
-        for seat in self._seats.values():
+        for seat in chain.from_iterable(self._seats.values()):
             with contextlib.suppress(asyncio.QueueFull):
                 seat.outbox.put_nowait(None)
 
@@ -143,11 +145,11 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
 
     def _send(self, agent: str, response: agent_pb2.AttendResponse) -> bool:
         """False if the agent is here but does not read."""
-        seat = self._seats.get(agent)
-        if seat is None:
+        seats = self._seats.get(agent)
+        if not seats:
             return True
         try:
-            seat.outbox.put_nowait(response)
+            seats[-1].outbox.put_nowait(response)
         except asyncio.QueueFull:
             return False
         return True
@@ -164,9 +166,11 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
         _check_capabilities(first.capabilities)
         if name not in self._seats and len(self._seats) >= MAX_AGENTS:
             raise VoteError(ErrorKind.SERVICE_BUSY, got=MAX_AGENTS, retry_after=60.0)
-        # An agent that comes back takes its seat over: the older stream is dead or will be.
+        # An agent that comes back is heard on its new stream: the older one is dead or will be. If
+        # it is the new one that ends first, the older one is heard again.
         seat = _Seat(first.capabilities, asyncio.Queue(_OUTBOX))
-        self._seats[name] = seat
+        seats = self._seats.setdefault(name, [])
+        seats.append(seat)
         self._wake(name)
         log.info("agent %s attends", name)
         reader = asyncio.create_task(self._listen(name, requests))
@@ -192,7 +196,8 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
             await reader
         finally:
             reader.cancel()
-            if self._seats.get(name) is seat:
+            seats.remove(seat)
+            if not seats:
                 del self._seats[name]
                 log.info("agent %s left", name)
             self._wake(name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import grpc
@@ -94,6 +94,16 @@ class _Answered:
         self.closed.set()
 
 
+@contextlib.contextmanager
+def _in_time() -> Iterator[None]:
+    """Says what did not happen while a stream was new."""
+    try:
+        yield
+    except TimeoutError as error:
+        what = "The session's start"
+        raise VoteError(ErrorKind.DEADLINE, what=what, seconds=_FRAME_SECONDS) from error
+
+
 class PeerServicer(party_pb2_grpc.PeerServiceServicer):
     """Takes streams from parties of lower rank and hands them to the waiting session."""
 
@@ -104,7 +114,8 @@ class PeerServicer(party_pb2_grpc.PeerServiceServicer):
     async def Exchange(  # type: ignore[override]  # reads and writes by the context
         self, request_iterator: Any, context: Any
     ) -> None:
-        request = await asyncio.wait_for(context.read(), _FRAME_SECONDS)
+        with _in_time():
+            request = await asyncio.wait_for(context.read(), _FRAME_SECONDS)
         if not isinstance(request, party_pb2.ExchangeRequest):
             return
         link = _Answered(context, request.frame)
@@ -118,10 +129,8 @@ class PeerServicer(party_pb2_grpc.PeerServiceServicer):
             )
         arrival.set_result(link)
         try:
-            await asyncio.wait_for(link.claimed.wait(), _FRAME_SECONDS)
-        except TimeoutError as error:
-            what = "The session's start"
-            raise VoteError(ErrorKind.DEADLINE, what=what, seconds=_FRAME_SECONDS) from error
+            with _in_time():
+                await asyncio.wait_for(link.claimed.wait(), _FRAME_SECONDS)
         finally:
             # Nobody came for it, or the peer hung up: it must not keep a place.
             if not link.claimed.is_set() and self._waiting.get(key) is arrival:
@@ -295,10 +304,12 @@ class PeerChannel:
 
     async def _within(self, work: Any) -> Any:
         try:
-            return await asyncio.wait_for(work, self._timeout)
+            # Not `wait_for`: of a gathering that is cancelled it leaves an error behind.
+            async with asyncio.timeout(self._timeout):
+                return await work
         except TimeoutError as error:
             raise VoteError(ErrorKind.DEADLINE, what="A peer", seconds=self._timeout) from error
-        except (grpc.RpcError, asyncio.InvalidStateError, grpc.aio.UsageError) as error:
+        except (grpc.RpcError, asyncio.InvalidStateError, grpc.aio.BaseError) as error:
             if isinstance(error, grpc.RpcError):
                 raise VoteError.from_rpc(error, "A peer") from error
             raise VoteError(

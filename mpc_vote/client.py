@@ -191,11 +191,13 @@ class AsyncLabelClient:
                 elif response.HasField("labels"):
                     parts.append(response.labels)
                 else:
-                    yield _result(response.completed, parts, opened)
+                    yield _result(response.completed, parts, opened, len(array))
+                    return
         except grpc.RpcError as error:
             raise VoteError.from_rpc(error, _WHO) from error
         finally:
             call.cancel()
+        raise VoteError(ErrorKind.PARTY_UNREACHABLE, who=_WHO, why="it ended the stream")
 
     async def is_ready(self) -> bool:
         """Whether the service can label: every party can work and an agent attends."""
@@ -424,10 +426,17 @@ def _result(
     completed: label_pb2.RoundCompleted,
     parts: Sequence[label_pb2.Labels],
     opened: label_pb2.RoundOpened,
+    rows: int,
 ) -> LabelResult:
+    """All labels in their places, once there is one for each query."""
     width = parts[0].width if parts else 1
-    ordered = sorted(parts, key=lambda part: part.offset)
-    flat = np.concatenate([np.array(part.values, dtype=np.int64) for part in ordered])
+    values = {part.offset: part.values for part in parts}
+    flat = np.array([], dtype=np.int64)
+    if values:
+        flat = np.concatenate([np.array(values[o], dtype=np.int64) for o in sorted(values)])
+    if flat.size != rows * width:
+        why = "its labels did not arrive whole."
+        raise VoteError(ErrorKind.ROUND_FAILED, round=completed.round_id, why=why)
     return LabelResult(
         round_id=completed.round_id,
         labels=flat if width == 1 else flat.reshape(-1, width),

@@ -69,6 +69,11 @@ class Cluster:
             f"party-{rank}": f"127.0.0.1:{port}" for rank, port in enumerate(ports[2:])
         }
 
+    def address(self, caller: str, server: str) -> str:
+        """Where a caller finds a server; a subclass may put something in between."""
+        servers = {"coordinator": self.coordinator_address, "dealer": self.dealer_address}
+        return {**servers, **self.party_addresses}[server]
+
     @property
     def client_certs(self) -> Path:
         """The client's certificate."""
@@ -114,8 +119,8 @@ class Cluster:
         settings = {
             "listen": self.party_addresses[name],
             "data-dir": str(self.directory / "data" / name),
-            "parties": self._parties(),
-            "dealer": self.dealer_address,
+            "parties": self._parties(name),
+            "dealer": self.address(name, "dealer"),
             **self.party_settings,
         }
         self._spawn(name, Role.PARTY, name, settings)
@@ -125,7 +130,7 @@ class Cluster:
         settings = {
             "listen": self.coordinator_address,
             "data-dir": str(self.directory / "data" / "coordinator"),
-            "parties": self._parties(),
+            "parties": self._parties("coordinator"),
             "least-sigma": "1e-9",
             **self.coordinator_settings,
         }
@@ -139,8 +144,8 @@ class Cluster:
     def start_agent(self, name: str) -> None:
         """Starts one agent."""
         settings = {
-            "coordinator": self.coordinator_address,
-            "parties": self._parties(),
+            "coordinator": self.address(name, "coordinator"),
+            "parties": self._parties(name),
             "data-dir": str(self.directory / "data" / name),
             # For trying things out: agents accept what they are not told to refuse.
             "budget-instance": "inf",
@@ -192,7 +197,7 @@ class Cluster:
 
     def client(self) -> AsyncLabelClient:
         """A client of the cluster."""
-        return AsyncLabelClient(self.coordinator_address, self.client_certs)
+        return AsyncLabelClient(self.address("client", "coordinator"), self.client_certs)
 
     async def ready(
         self, seconds: float, on_progress: Callable[[int], None] = lambda _: None
@@ -247,8 +252,8 @@ class Cluster:
         finally:
             watcher.cancel()
 
-    def _parties(self) -> str:
-        return ",".join(f"{name}={address}" for name, address in self.party_addresses.items())
+    def _parties(self, caller: str) -> str:
+        return ",".join(f"{name}={self.address(caller, name)}" for name in self.party_addresses)
 
     def _program(self, label: str) -> list[str]:
         """What runs the role of this label, before its arguments; for tests to put in another."""

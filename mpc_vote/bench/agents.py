@@ -68,7 +68,7 @@ class BenchCluster(Cluster):
                 "certs": str(self.certs(Role.AGENT, "")),
                 "data-dir": str(self.directory / "data" / "agents"),
                 "coordinator": self.coordinator_address,
-                "parties": self._parties(),
+                "parties": self._parties("agents"),
                 **_BUDGETS,
                 **self._agent_settings,
             }

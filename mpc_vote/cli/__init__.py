@@ -20,6 +20,7 @@ _OWN = {
     "features": ("mpc_vote.cli.features:command", "map pictures to features of a backbone"),
     "audit": ("mpc_vote.cli.audit:command", "attack the released labels, against the claim"),
     "bench": ("mpc_vote.cli.bench:command", "measure the secure argmax, near and far"),
+    "chaos": ("mpc_vote.cli.chaos:command", "break things at every step, and check what holds"),
     "experiment": ("mpc_vote.cli.experiment:command", "repeat the paper's experiments"),
     "account": ("mpc_vote.cli.account:command", "say what epsilon a plan costs, or solve for one"),
     "relay": ("mpc_vote.cli.relay:command", "forward addresses, late and slowly if told to"),

@@ -183,7 +183,7 @@ class AuditCluster(Cluster):
             "certs": str(self.certs(Role.AGENT, "")),
             "data-dir": str(self.directory / "data" / "agents"),
             "coordinator": self.coordinator_address,
-            "parties": self._parties(),
+            "parties": self._parties("agents"),
             **self._agent_settings,
         }
         self.start_command("agents", "audit-agents", settings)

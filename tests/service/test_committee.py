@@ -19,6 +19,7 @@ import grpc.aio
 import numpy as np
 import pytest
 
+from aggregator import peers
 from aggregator.peers import PeerChannel, PeerServicer
 from mpc_vote import rpc
 from mpc_vote.errors import ErrorKind
@@ -358,6 +359,16 @@ async def test_a_peer_that_hangs_up_leaves_nothing_waiting(service: Service) -> 
         await until(waiting, "the stream arrives")
         call.cancel()
         await until(forgotten, "the stream is forgotten")
+
+
+async def test_a_peer_that_says_nothing_is_told_so(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream without a first frame ends by itself, and not as an error of the party's own."""
+    monkeypatch.setattr(peers, "_FRAME_SECONDS", 0.2)
+    async with answering(service, PeerServicer()) as channel:
+        error = await error_of(party_pb2_grpc.PeerServiceStub(channel).Exchange())
+    assert error.name == "DEADLINE", error.message
 
 
 async def test_a_party_that_is_done_first_takes_no_frame_back(service: Service) -> None:

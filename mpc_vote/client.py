@@ -191,7 +191,7 @@ class AsyncLabelClient:
                 elif response.HasField("labels"):
                     parts.append(response.labels)
                 else:
-                    yield _result(response.completed, parts, opened, len(array))
+                    yield _result(response.completed, parts, opened, len(queries))
                     return
         except grpc.RpcError as error:
             raise VoteError.from_rpc(error, _WHO) from error

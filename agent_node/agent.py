@@ -102,9 +102,11 @@ class Agent:
                     self._decide(response.go.round_id, True)
                 elif response.HasField("closed"):
                     self._decide(response.closed.round_id, False)
+                elif len(rounds) >= _MAX_ROUNDS_AT_ONCE:
+                    # Not beside: one that announces and does not listen must wait itself.
+                    await self._overload(response.announcement.spec, call)
                 else:
-                    answer = self._answer if len(rounds) < _MAX_ROUNDS_AT_ONCE else self._overload
-                    task = asyncio.create_task(answer(response.announcement.spec, call))
+                    task = asyncio.create_task(self._answer(response.announcement.spec, call))
                     rounds.add(task)
                     task.add_done_callback(rounds.discard)
         finally:
@@ -151,10 +153,12 @@ class Agent:
 
     async def _overload(self, wire_spec: bytes, call: Any) -> None:
         """Declines a round that comes while too many are open."""
-        round_id = Spec.parse(wire_spec).round_id
-        busy = VoteError(
-            ErrorKind.POLICY_REFUSED, why=f"{_MAX_ROUNDS_AT_ONCE} rounds are open here"
-        )
+        why = f"{_MAX_ROUNDS_AT_ONCE} rounds are open here"
+        busy, round_id = VoteError(ErrorKind.POLICY_REFUSED, why=why), ""
+        try:
+            round_id = Spec.parse(wire_spec).round_id
+        except VoteError as error:
+            busy = error
         declined = agent_pb2.Declined(round_id=round_id, error=busy.name, reason=busy.message)
         await self._say(call, agent_pb2.AttendRequest(declined=declined))
 

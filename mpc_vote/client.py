@@ -135,7 +135,7 @@ class AsyncLabelClient:
         async for event in self.stream(queries, plan):
             if isinstance(event, LabelResult):
                 return event
-        raise AssertionError("the stream ended without a result or an error")
+        raise _nonsense("it ended without a result")
 
     async def stream(
         self, queries: npt.ArrayLike, plan: Plan
@@ -154,7 +154,7 @@ class AsyncLabelClient:
                 elif response.HasField("labels"):
                     parts.append(response.labels)
                 else:
-                    yield _result(response.completed, parts, opened)
+                    yield _result(response.completed, parts, opened, len(array))
         except grpc.RpcError as error:
             raise VoteError.from_rpc(error, _WHO) from error
         finally:
@@ -232,6 +232,8 @@ class AsyncLabelClient:
         for tensor in wire.chunks(_rows(inputs)):
             request = model_pb2.PredictRequest(version=version, inputs=tensor)
             response = await _call(self._models.Predict(request, timeout=_CALL_SECONDS))
+            if len(response.labels) != tensor.shape[0]:
+                raise _nonsense(f"{len(response.labels)} labels for {tensor.shape[0]} inputs")
             labels.extend(response.labels)
         return np.array(labels, dtype=np.int64)
 
@@ -377,7 +379,8 @@ def _train_requests(
 
 
 def _progress(message: label_pb2.Progress) -> Progress:
-    stage = label_pb2.Stage.Name(message.stage).removeprefix("STAGE_").lower()
+    known = message.stage in label_pb2.Stage.values()
+    stage = label_pb2.Stage.Name(message.stage).removeprefix("STAGE_").lower() if known else "?"
     return Progress(stage, message.done, message.total, message.detail, message.seconds)
 
 
@@ -385,10 +388,13 @@ def _result(
     completed: label_pb2.RoundCompleted,
     parts: Sequence[label_pb2.Labels],
     opened: label_pb2.RoundOpened,
+    rows: int,
 ) -> LabelResult:
     width = parts[0].width if parts else 1
     ordered = sorted(parts, key=lambda part: part.offset)
-    flat = np.concatenate([np.array(part.values, dtype=np.int64) for part in ordered])
+    flat = np.array([value for part in ordered for value in part.values], dtype=np.int64)
+    if width == 0 or flat.size != rows * width:
+        raise _nonsense(f"{flat.size} labels for {rows} queries")
     return LabelResult(
         round_id=completed.round_id,
         labels=flat if width == 1 else flat.reshape(-1, width),
@@ -398,6 +404,10 @@ def _result(
         warnings=tuple(opened.warnings),
         spec=opened.spec if opened.HasField("spec") else None,
     )
+
+
+def _nonsense(why: str) -> VoteError:
+    return VoteError(ErrorKind.ANSWER_MALFORMED, who=_WHO, why=why)
 
 
 async def _call(call: Awaitable[T]) -> T:

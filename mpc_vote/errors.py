@@ -91,6 +91,10 @@ class ErrorKind(enum.Enum):
         grpc.StatusCode.ALREADY_EXISTS,
         "request_id {got!r} was used for another batch or plan. Choose a new one.",
     )
+    MESSAGE_UNREADABLE = (
+        _BAD,
+        "A message to {method} can't be read. Check that both sides run the same version.",
+    )
     NAME_INVALID = (
         _BAD,
         "{field} {got!r} is not a valid name. Use lower-case letters, digits, dashes.",

@@ -216,7 +216,7 @@ def mutate_script(
         case 2 if other.calls:
             calls.insert(rng.randrange(len(calls) + 1), rng.choice(other.calls))
         case 3:
-            calls[place] = replace(call, caller=rng.randrange(8))
+            calls[place] = replace(call, caller=rng.randrange(16))
         case 4:
             rng.shuffle(calls)
         case 5:

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -69,8 +70,9 @@ from tests.fuzz.runner import Finding, Run, Target
 
 _SCRIPT_SECONDS = 15.0
 _EXCHANGE_SECONDS = 0.02
+_HEAD_START_SECONDS = 0.03
 _DONE = "done-1"
-_ANSWER_SECONDS = 0.03
+_ANSWER_SECONDS = 0.2
 
 
 def methods(*files: Any) -> list[MethodDescriptor]:
@@ -133,26 +135,25 @@ async def play(
     callers: Callable[[MethodDescriptor, int], Identity],
     beside: Sequence[str] = (),
 ) -> str:
-    """Plays the calls in order; those of methods that are `beside` run along with the others."""
-    outcomes, along = [], []
+    """Plays the calls in order; those of methods that are `beside`, and those that the script says
+    so of, run along with the others."""
+    outcomes, along = set(), []
     for one in script.calls:
-        number = one.method % 256
-        if number >= len(known):
+        if one.method >= len(known):
             continue
-        method = known[number]
-        work = serve(
-            servicer_of(method), method, callers(method, one.caller), one,
-            alone=method.name not in beside,
-        )  # fmt: skip
-        if method.name in beside:
+        method = known[one.method]
+        apart = method.name in beside or bool(one.caller & 8)
+        caller = callers(method, one.caller)
+        work = serve(servicer_of(method), method, caller, one, alone=not apart)
+        if apart:
             along.append(asyncio.create_task(work))
-            for _ in range(5):
-                await asyncio.sleep(0)
+            await asyncio.sleep(_HEAD_START_SECONDS if one.caller & 8 else 0)
         else:
-            outcomes.append(await work)
-    done, _ = await asyncio.wait(along, timeout=_EXCHANGE_SECONDS) if along else (set(), None)
-    outcomes += sorted(task.result() for task in done)
-    return " | ".join(outcomes[-3:])
+            outcomes.add(await work)
+    if along:
+        done, _ = await asyncio.wait(along, timeout=_EXCHANGE_SECONDS)
+        outcomes |= {task.result() for task in done}
+    return " | ".join(sorted(outcomes))
 
 
 def opened(environment: Callable[[Path], Any]) -> Callable[[Path], Any]:
@@ -188,7 +189,7 @@ def _dealer(_: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
     yield start
 
 
-def _dealer_seeds() -> list[bytes]:
+def dealer_seeds() -> list[bytes]:
     return [
         Script(calls=tuple(Call(0, n, (request.SerializeToString(),)) for n in (0, 1))).encode()
         for request in plan_requests()
@@ -256,7 +257,7 @@ def _party(_: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
                 script,
                 _PARTY,
                 lambda m: peer_servicer if m.name == "Exchange" else servicer,
-                _party_caller,
+                party_caller,
                 beside=["Exchange"],
             )
         finally:
@@ -275,7 +276,7 @@ def _party(_: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
     yield start
 
 
-def _party_caller(method: MethodDescriptor, number: int) -> Identity:
+def party_caller(method: MethodDescriptor, number: int) -> Identity:
     if method.name == "SubmitShares":
         return Identity(Role.AGENT, (*AGENTS, "eve")[number % 4])
     if method.name == "Exchange":
@@ -283,7 +284,7 @@ def _party_caller(method: MethodDescriptor, number: int) -> Identity:
     return Identity(Role.COORDINATOR, "coordinator")
 
 
-def _party_seeds() -> list[bytes]:
+def party_seeds() -> list[bytes]:
     seeds = []
     for rank, message in [(r, m) for r in (0, 1) for m in specs()]:
         spec = Spec.seal(message)
@@ -446,7 +447,7 @@ async def _coordinate(script: Script, archive: Archive, ledger: Ledger) -> str:
             script,
             _COORDINATOR,
             lambda method: servicers[method.containing_service.name],
-            _coordinator_caller,
+            coordinator_caller,
             beside=["Attend", "FetchQueries"],
         )
     finally:
@@ -458,7 +459,7 @@ async def _coordinate(script: Script, archive: Archive, ledger: Ledger) -> str:
     return outcome
 
 
-def _coordinator_caller(method: MethodDescriptor, number: int) -> Identity:
+def coordinator_caller(method: MethodDescriptor, number: int) -> Identity:
     if method.containing_service.name == "AgentService":
         return Identity(Role.AGENT, (*AGENTS, "eve")[number % 4])
     return Identity(Role.CLIENT, f"client-{number % 2}")
@@ -478,7 +479,7 @@ def capabilities(**changes: Any) -> agent_pb2.Capabilities:
     return agent_pb2.Capabilities(**{**given, **changes})
 
 
-def _coordinator_seeds() -> list[bytes]:
+def coordinator_seeds() -> list[bytes]:
     Request, names = agent_pb2.AttendRequest, _COORDINATOR_NAMES
     rows = wire.to_tensor(np.ones((4, 2), np.float32))
     many = [common_pb2.BALLOT_KIND_MULTI_LABEL, common_pb2.BALLOT_KIND_ONE_HOT]
@@ -543,9 +544,10 @@ def _coordinator_seeds() -> list[bytes]:
         ]
         seeds.append(Script(0, (*calls, ask, *lies)).encode())
     declined = agent_pb2.Declined(round_id=ROUND, error="POLICY_REFUSED", reason="no")
-    attend = call(names, "Attend", Request(capabilities=capabilities()), Request(declined=declined))
+    offer = capabilities(ballots=many, k=0)
+    attend = call(names, "Attend", Request(capabilities=offer), *[Request(declined=declined)] * 3)
     fetch = call(names, "FetchQueries", agent_pb2.FetchQueriesRequest(round_id=ROUND))
-    seeds.append(Script(0, (attend, ask, fetch)).encode())
+    seeds.append(Script(0, (attend, replace(ask, caller=8), fetch)).encode())
     train = model_pb2.TrainRequest(round_ids=[_DONE], seed=3, unlabelled=rows)
     inputs = model_pb2.PredictRequest(version=1, inputs=rows)
     trained = [
@@ -585,7 +587,7 @@ def _enrolment(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
     tokens.close()
 
 
-def _enrolment_seeds() -> list[bytes]:
+def enrolment_seeds() -> list[bytes]:
     request = enrolment_pb2.EnrolRequest(token=_TOKEN, csr_der=csrs()[0])
     return [Script(0, (Call(0, 0, (request.SerializeToString(),)),) * 2).encode()]
 
@@ -837,14 +839,10 @@ def _client_seeds() -> list[bytes]:
 
 
 SERVICES = [
-    Target("dealer", opened(_dealer), _dealer_seeds, of_scripts(*map(type_of, _DEALER))),
-    Target("party", opened(_party), _party_seeds, of_scripts(*_PARTY_TYPES)),
-    Target(
-        "coordinator", opened(_coordinator), _coordinator_seeds, of_scripts(*_COORDINATOR_TYPES)
-    ),
-    Target(
-        "enrolment", opened(_enrolment), _enrolment_seeds, of_scripts(*map(type_of, _ENROLMENT))
-    ),
+    Target("dealer", opened(_dealer), dealer_seeds, of_scripts(*map(type_of, _DEALER))),
+    Target("party", opened(_party), party_seeds, of_scripts(*_PARTY_TYPES)),
+    Target("coordinator", opened(_coordinator), coordinator_seeds, of_scripts(*_COORDINATOR_TYPES)),
+    Target("enrolment", opened(_enrolment), enrolment_seeds, of_scripts(*map(type_of, _ENROLMENT))),
     Target("agent", opened(_agent), _agent_seeds, _mutate_agent),
     Target("client", opened(_client), _client_seeds, of_scripts(*_CLIENT_TYPES)),
 ]

@@ -189,12 +189,12 @@ class Agent:
 
     async def _overload(self, wire_spec: bytes, call: Any) -> None:
         """Declines a round that comes while too many are open."""
+        why = f"{MAX_ROUNDS_AT_ONCE} rounds are open here"
+        busy, round_id = VoteError(ErrorKind.POLICY_REFUSED, why=why), ""
         try:
             round_id = Spec.parse(wire_spec).round_id
         except VoteError as error:
-            log.warning("a round that can't be read was announced: %s", error.message)
-            return
-        busy = VoteError(ErrorKind.POLICY_REFUSED, why=f"{MAX_ROUNDS_AT_ONCE} rounds are open here")
+            busy = error
         declined = agent_pb2.Declined(round_id=round_id, error=busy.name, reason=busy.message)
         await self._say(call, agent_pb2.AttendRequest(declined=declined))
 

@@ -37,6 +37,7 @@ from mpc_vote.spec import (
 LEAST_ANSWER_SECONDS = 1
 MOST_ANSWER_SECONDS = 3_000
 _MAX_REQUEST_ID = 128
+_MAX_PLAN_BYTES = 4_096
 _UPLOAD_SECONDS = 300.0
 
 Queries = npt.NDArray[Any]
@@ -196,6 +197,10 @@ def make_spec(
 
 
 def _check_plan(plan: label_pb2.LabelPlan) -> None:
+    # It is written down with the round, fields of a later version included.
+    if plan.ByteSize() > _MAX_PLAN_BYTES:
+        why = f"the plan takes over {_MAX_PLAN_BYTES} bytes"
+        raise VoteError(ErrorKind.SPEC_INVALID, field="plan", why=why)
     if plan.ballot and plan.ballot not in BALLOTS:
         _unknown("ballot", plan.ballot, [kind.value for kind in BallotKind])
     if plan.engine and plan.engine not in ENGINES:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import AsyncIterator, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -27,6 +28,8 @@ _OUTBOX = 64
 _HELLO_SECONDS = 30.0
 # Of about a megabyte each.
 _CHUNKS_KEPT = 8
+# They are kept while the agent attends, fields of a later version included.
+_MAX_CAPABILITIES_BYTES = 1_024
 
 
 class _Queries:
@@ -255,6 +258,8 @@ async def _first(requests: AsyncIterator[agent_pb2.AttendRequest]) -> agent_pb2.
 
 def _check_capabilities(capabilities: agent_pb2.Capabilities) -> None:
     """Refuses an agent whose announcement can't be used."""
+    if capabilities.ByteSize() > _MAX_CAPABILITIES_BYTES:
+        raise VoteError(ErrorKind.SPEC_INVALID, why="the agent says too much of what it can answer")
     shape = tuple(capabilities.query_shape)
     wire.dtype_of(capabilities.query_dtype)
     if not 1 <= capabilities.classes <= MAX_CLASSES:
@@ -265,6 +270,8 @@ def _check_capabilities(capabilities: agent_pb2.Capabilities) -> None:
             low=1,
             high=MAX_CLASSES,
         )
+    if not 0 <= capabilities.min_sigma < math.inf:
+        raise VoteError(ErrorKind.SPEC_INVALID, why="the agent's least sigma is out of range")
     neighbours = any(BALLOTS.get(code) in KNN_BALLOTS for code in capabilities.ballots)
     if neighbours and capabilities.k == 0:
         raise VoteError(ErrorKind.SPEC_INVALID, why="an agent that counts neighbours has no k")

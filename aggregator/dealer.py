@@ -126,6 +126,8 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
             raise VoteError(ErrorKind.DEAL_INVALID, why="the session id is malformed")
         if not 2 <= len(parties) <= MAX_PARTIES or len(set(parties)) != len(parties):
             raise VoteError(ErrorKind.DEAL_INVALID, why="the parties are not 2 or more, once each")
+        if not all(NAME_PATTERN.fullmatch(name) for name in parties):
+            raise VoteError(ErrorKind.DEAL_INVALID, why="a party's name is malformed")
         if party not in parties:
             what = f"session {request.session_id}"
             raise VoteError(ErrorKind.NAME_REFUSED, who=party, what=what)

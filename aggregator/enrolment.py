@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from aggregator.tokens import Tokens
@@ -136,7 +135,7 @@ def _proven_key(csr_der: bytes) -> ec.EllipticCurvePublicKey:
     try:
         csr = x509.load_der_x509_csr(csr_der)
         key, proven = csr.public_key(), csr.is_signature_valid
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+    except pem.UNREADABLE as error:
         raise VoteError(ErrorKind.CSR_REFUSED, why="it can't be read") from error
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise VoteError(ErrorKind.CSR_REFUSED, why="its key is not ECDSA P-256")

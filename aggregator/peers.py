@@ -26,6 +26,8 @@ _MAX_WAITING = 1_024
 _FRAME_SECONDS = 30.0
 # Before each message, gRPC sends whether it is compressed and how long it is.
 _PREFIX_BYTES = 5
+# A stream's first message, which is kept until the session comes for it: names and digests only.
+_MAX_HELLO_BYTES = 512
 
 
 class Link(Protocol):
@@ -118,6 +120,9 @@ class PeerServicer(party_pb2_grpc.PeerServiceServicer):
             request = await asyncio.wait_for(context.read(), _FRAME_SECONDS)
         if not isinstance(request, party_pb2.ExchangeRequest):
             return
+        if request.ByteSize() > _MAX_HELLO_BYTES:
+            why = "a stream begins with more than a hello"
+            raise VoteError(ErrorKind.COMMITTEE_DISAGREES, round="?", why=why)
         link = _Answered(context, request.frame)
         key = (request.frame.hello.session_id, rpc.caller().name)
         arrival = self._arrival(*key)

@@ -39,14 +39,15 @@ def to_wire(plan: Plan) -> list[dealer_pb2.DealRun]:
 
 def from_wire(runs: Iterable[dealer_pb2.DealRun]) -> Plan:
     """The plan in the messages; refused if the dealer could not make it in bounded memory."""
-    read = tuple(Run(tuple(_from_item(item) for item in run.items), run.times) for run in runs)
-    plan = Plan(read)
-    _require(plan.size <= MAX_ITEMS, f"over {MAX_ITEMS} items")
-    _require(all(0 < run.times <= MAX_TIMES for run in read), "a run's number of times")
+    given = list(runs)
+    # A run of no items would be gone through for nothing.
+    _require(all(run.items for run in given), "a run without items")
+    _require(sum(len(run.items) for run in given) <= MAX_ITEMS, f"over {MAX_ITEMS} items")
+    _require(all(0 < run.times <= MAX_TIMES for run in given), "a run's number of times")
     # Each item is committed to, and commitments wait until all parties have read them.
-    dealt = sum(len(run.items) * run.times for run in read)
+    dealt = sum(len(run.items) * run.times for run in given)
     _require(dealt <= MAX_DEALT, f"over {MAX_DEALT} items with their repetitions")
-    return plan
+    return Plan(tuple(Run(tuple(map(_from_item, run.items)), run.times) for run in given))
 
 
 def _to_item(item: Item[Any]) -> dealer_pb2.DealItem:

@@ -36,6 +36,12 @@ log = logging.getLogger(__name__)
 _CALL_SECONDS = 10.0
 # Part of the answering time in which agents must be prepared; the rest is for sending shares.
 _PREPARE_PART = 0.7
+# No round takes so long or sends so much.
+_MOST_SECONDS = 1e6
+_MOST_BYTES = 1 << 50
+
+# As shares of labels travel.
+_LABEL = np.dtype("<u2")
 
 T = TypeVar("T")
 Event = label_pb2.RequestLabelsResponse
@@ -238,8 +244,12 @@ class RoundRunner:
             async for response in stub.Aggregate(request, timeout=self._aggregate_seconds):
                 if response.HasField("statistics"):
                     statistics = response.statistics
+                    if not _plausible(statistics):
+                        raise _bad_answer(spec, rank, "its statistics make no sense")
                     continue
-                shares = np.frombuffer(response.shares.shares, dtype="<u2")
+                if len(response.shares.shares) % _LABEL.itemsize:
+                    raise _bad_answer(spec, rank, "label shares are cut short")
+                shares = np.frombuffer(response.shares.shares, dtype=_LABEL)
                 rows = slice(response.shares.offset, response.shares.offset + shares.size)
                 if rows.stop > spec.rows or got[rank, rows].any():
                     raise _bad_answer(spec, rank, "label shares out of place")
@@ -381,6 +391,14 @@ def _missed(spec: Spec, present: set[str], ballots: Ballots, note: str = "") -> 
         want=spec.message.quorum,
         why=f"{note}Missing: {told.rstrip('.')}.",
     )
+
+
+def _plausible(statistics: party_pb2.AggregateStatistics) -> bool:
+    """Whether figures can be reported, and the next round's groups chosen by them."""
+    s = statistics
+    seconds = (s.seconds, s.round_trip_seconds, s.material_seconds, s.sum_seconds)
+    counted = (s.bytes_sent, s.bytes_received, s.dealer_bytes)
+    return all(0 <= x <= _MOST_SECONDS for x in seconds) and max(counted) <= _MOST_BYTES
 
 
 def _bad_answer(spec: Spec, rank: int, why: str) -> VoteError:

@@ -153,7 +153,7 @@ class AsyncLabelClient:
         async for event in self.stream(queries, plan, patience):
             if isinstance(event, LabelResult):
                 return event
-        raise AssertionError("the stream ended without a result or an error")
+        raise _nonsense("it ended without a result")
 
     async def stream(
         self, queries: npt.ArrayLike, plan: Plan, patience: float = 0.0
@@ -271,6 +271,8 @@ class AsyncLabelClient:
         for tensor in wire.chunks(_rows(inputs)):
             request = model_pb2.PredictRequest(version=version, inputs=tensor)
             response = await _call(self._models.Predict(request, timeout=_CALL_SECONDS))
+            if len(response.labels) != tensor.shape[0]:
+                raise _nonsense(f"{len(response.labels)} labels for {tensor.shape[0]} inputs")
             labels.extend(response.labels)
         return np.array(labels, dtype=np.int64)
 
@@ -418,7 +420,8 @@ def _train_requests(
 
 
 def _progress(message: label_pb2.Progress) -> Progress:
-    stage = label_pb2.Stage.Name(message.stage).removeprefix("STAGE_").lower()
+    known = message.stage in label_pb2.Stage.values()
+    stage = label_pb2.Stage.Name(message.stage).removeprefix("STAGE_").lower() if known else "?"
     return Progress(stage, message.done, message.total, message.detail, message.seconds)
 
 
@@ -431,12 +434,9 @@ def _result(
     """All labels in their places, once there is one for each query."""
     width = parts[0].width if parts else 1
     values = {part.offset: part.values for part in parts}
-    flat = np.array([], dtype=np.int64)
-    if values:
-        flat = np.concatenate([np.array(values[o], dtype=np.int64) for o in sorted(values)])
-    if flat.size != rows * width:
-        why = "its labels did not arrive whole."
-        raise VoteError(ErrorKind.ROUND_FAILED, round=completed.round_id, why=why)
+    flat = np.array([value for o in sorted(values) for value in values[o]], dtype=np.int64)
+    if width == 0 or flat.size != rows * width:
+        raise _nonsense(f"{flat.size} labels for {rows} queries")
     return LabelResult(
         round_id=completed.round_id,
         labels=flat if width == 1 else flat.reshape(-1, width),
@@ -446,6 +446,10 @@ def _result(
         warnings=tuple(opened.warnings),
         spec=opened.spec if opened.HasField("spec") else None,
     )
+
+
+def _nonsense(why: str) -> VoteError:
+    return VoteError(ErrorKind.ANSWER_MALFORMED, who=_WHO, why=why)
 
 
 async def _call(call: Awaitable[T]) -> T:

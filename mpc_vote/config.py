@@ -130,7 +130,8 @@ class _Whole(PydanticBaseSettingsSource):
 def load(model: type[S], arguments: Sequence[str]) -> S:
     """The settings of a command from file, environment and flags; flags win."""
     prefix = f"MPC_VOTE_{model.command.upper()}_"
-    known = {prefix + (field.alias or name).upper() for name, field in model.model_fields.items()}
+    fields = {field.alias or name for name, field in model.model_fields.items()}
+    known = {prefix + field.upper() for field in fields}
     for variable in os.environ:
         if variable.startswith(prefix) and variable not in known:
             raise ConfigError(
@@ -139,6 +140,9 @@ def load(model: type[S], arguments: Sequence[str]) -> S:
 
     path = _config_path(arguments) or os.environ.get(f"{prefix}CONFIG")
     from_file = _read_toml(Path(path)) if path else {}
+    # Before pydantic, which takes some names for options of its own.
+    if unknown := [key.replace("_", "-") for key in from_file if key not in fields]:
+        raise ConfigError("; ".join(f"{key}: is not a setting of this command" for key in unknown))
 
     class Bound(model):  # type: ignore[valid-type,misc]
         @classmethod
@@ -184,7 +188,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
             content = tomllib.load(file)
     except OSError as error:
         raise ConfigError(f"can't read the settings in {path}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     return {key.replace("-", "_"): value for key, value in content.items()}
 

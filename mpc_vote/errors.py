@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import enum
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 import grpc
@@ -20,6 +21,11 @@ from google.rpc import error_details_pb2, status_pb2
 
 _DOMAIN = "mpc-vote"
 _STATUS_KEY = "grpc-status-details-bin"
+# An error travels in metadata, which has little room, several times over: what a caller sent is not
+# sent back to it at full length.
+MAX_VALUE_CHARACTERS = 2_000
+_MAX_RETRY_SECONDS = 86_400.0
+_MAX_VALUES = 16
 
 _BAD = grpc.StatusCode.INVALID_ARGUMENT
 _STATE = grpc.StatusCode.FAILED_PRECONDITION
@@ -84,6 +90,10 @@ class ErrorKind(enum.Enum):
     REQUEST_ID_REUSED = (
         grpc.StatusCode.ALREADY_EXISTS,
         "request_id {got!r} was used for another batch or plan. Choose a new one.",
+    )
+    MESSAGE_UNREADABLE = (
+        _BAD,
+        "A message to {method} can't be read. Check that both sides run the same version.",
     )
     NAME_INVALID = (
         _BAD,
@@ -209,6 +219,11 @@ class ErrorKind(enum.Enum):
         grpc.StatusCode.DEADLINE_EXCEEDED,
         "{who} did not answer in time. Ask again; if it stays so, check its machine and network.",
     )
+    ANSWER_MALFORMED = (
+        grpc.StatusCode.DATA_LOSS,
+        "{who} sent an answer that makes no sense: {why}. Check that both sides run the same "
+        "version.",
+    )
     DEADLINE = (
         grpc.StatusCode.DEADLINE_EXCEEDED,
         "{what} did not finish within {seconds:g} s. Ask again, or allow more time.",
@@ -276,8 +291,10 @@ class VoteError(Exception):
         self.kind = kind
         self.field = field
         self.retry_after = retry_after
-        self.message = kind.sentence.format(field=field, **values)
-        self.values: Mapping[str, str] = {key: str(value) for key, value in values.items()}
+        self.message = kind.sentence.format(
+            field=field, **{key: _cut(v) if isinstance(v, str) else v for key, v in values.items()}
+        )
+        self.values: Mapping[str, str] = {key: _cut(str(v)) for key, v in values.items()}
         super().__init__(self.message)
 
     @property
@@ -348,13 +365,21 @@ def _rebuild(cls: type[VoteError], status: status_pb2.Status) -> VoteError | Non
     bad = _detail(status, error_details_pb2.BadRequest())
     retry = _detail(status, error_details_pb2.RetryInfo())
     error = cls.__new__(cls)
-    Exception.__init__(error, status.message)
+    error.message = _cut(status.message, 2 * MAX_VALUE_CHARACTERS)
+    Exception.__init__(error, error.message)
     known = info.reason in ErrorKind.__members__
     error.kind = ErrorKind[info.reason] if known else ErrorKind.INTERNAL
-    error.field = bad.field_violations[0].field if bad and bad.field_violations else ""
-    error.retry_after = retry.retry_delay.ToNanoseconds() / 1e9 if retry else None
-    error.message, error.values = status.message, dict(info.metadata)
+    error.field = _cut(bad.field_violations[0].field) if bad and bad.field_violations else ""
+    wait = retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9 if retry else None
+    error.retry_after = None if wait is None else min(max(wait, 0.0), _MAX_RETRY_SECONDS)
+    some = islice(info.metadata.items(), _MAX_VALUES)
+    error.values = {_cut(key): _cut(value) for key, value in some}
     return error
+
+
+def _cut(text: str, limit: int = MAX_VALUE_CHARACTERS) -> str:
+    """A text, or as much of it as an error has room for."""
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def _detail(status: status_pb2.Status, message: Any) -> Any:

@@ -40,6 +40,8 @@ _LOOK_SECONDS = 1.0
 DOMAIN = "mpc-vote"
 MAX_MESSAGE_BYTES = 16 * 2**20
 MAX_OPEN_MESSAGE_BYTES = 64 * 2**10
+# Errors travel in metadata, with the names of whoever was missing, say.
+MAX_METADATA_BYTES = 64 * 2**10
 
 NAME_PATTERN = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _SAN_PROPERTY = "x509_subject_alternative_name"
@@ -327,7 +329,8 @@ def _fit(certificate_pem: bytes, key_pem: bytes, paths: CredentialPaths) -> bool
     """Whether a key is that of a certificate."""
     certificate, *_ = pem.parse_certificates(certificate_pem, paths.certificate)
     key = pem.parse_key(key_pem, paths.key)
-    return pem.public_bytes(key.public_key()) == pem.public_bytes(certificate.public_key())
+    known = pem.certified_bytes(certificate, paths.certificate)
+    return pem.public_bytes(key.public_key()) == known
 
 
 def peer_identity(auth_context: Mapping[str, Iterable[bytes]]) -> Identity | None:
@@ -390,6 +393,8 @@ def _common_options() -> list[tuple[str, str | int]]:
     return [
         ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+        ("grpc.absolute_max_metadata_size", 2 * MAX_METADATA_BYTES),
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
@@ -487,6 +492,6 @@ def _issuer(
 def _alternative_names(certificate: x509.Certificate) -> list[str]:
     try:
         extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    except x509.ExtensionNotFound:
+    except (x509.ExtensionNotFound, *pem.UNREADABLE):
         return []
     return extension.value.get_values_for_type(x509.DNSName)

@@ -17,6 +17,15 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, Pub
 
 SECRET = 0o600
 PUBLIC = 0o644
+# What reading a certificate or request that is damaged, or none of ours, may raise.
+UNREADABLE = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
 
 
 class IdentityError(Exception):
@@ -42,6 +51,17 @@ def public_bytes(key: PublicKeyTypes) -> bytes:
     return key.public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     )
+
+
+def certified_bytes(certificate: x509.Certificate, path: Path) -> bytes:
+    """The public key in a certificate, which may be of a kind that nobody knows."""
+    try:
+        return public_bytes(certificate.public_key())
+    except UNREADABLE as error:
+        raise IdentityError(
+            f"The key in the certificate {path} can't be read. Issue a new one with this project's "
+            "authority."
+        ) from error
 
 
 def read(path: Path) -> bytes:
@@ -74,7 +94,7 @@ def parse_certificates(content: bytes, path: Path) -> list[x509.Certificate]:
     """The certificates in a file's content, one at least."""
     try:
         return x509.load_pem_x509_certificates(content)
-    except ValueError as error:
+    except UNREADABLE as error:
         raise IdentityError(
             f"The file {path} holds no readable PEM certificate. Copy it again, or issue a new one."
         ) from error

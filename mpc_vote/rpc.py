@@ -24,6 +24,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from typing import Any, Self, TypeVar
 
 import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -138,6 +140,9 @@ async def _reported(
         if upload is not None:
             await _drain(upload)
         await _abort(context, error)
+    except DecodeError:
+        # Of a stream's messages: a call with a single one fails before it gets here.
+        await _abort(context, VoteError(ErrorKind.MESSAGE_UNREADABLE, method=name))
     except (asyncio.CancelledError, grpc.aio.AbortError, GeneratorExit):
         raise
     except Exception as error:

@@ -25,6 +25,8 @@ from mpc_vote.verified.counting import MAX_NUMBERS, Count
 from mpc_vote.verified.layout import TAIL, Layout
 from mpc_vote.verified.limits import MAX_COUNT
 
+# Room for the longest roster, and for fields of a later version.
+MAX_SPEC_BYTES = 1 << 20
 MAX_QUERIES = 10_000
 MAX_QUERY_BYTES = 256 << 20
 MAX_CLASSES = 1_000
@@ -33,6 +35,8 @@ MAX_PARTIES = 16
 # An agent declines further ones, so a service does not open them.
 MAX_ROUNDS_AT_ONCE = 8
 MAX_K = 1 << 20
+# Each level at least halves the classes.
+MAX_LEVELS = 10
 DIGEST_BYTES = 32
 # A total outside the ring would give a wrong label: allowed with this probability in a whole round.
 OVERFLOW_PROBABILITY = 2.0**-60
@@ -83,6 +87,7 @@ class Spec:
     @classmethod
     def parse(cls, wire: bytes) -> Spec:
         """Reads and checks a spec."""
+        require(len(wire) <= MAX_SPEC_BYTES, f"it takes over {MAX_SPEC_BYTES} bytes")
         try:
             message = common_pb2.RoundSpec.FromString(wire)
         except Exception as error:
@@ -242,6 +247,7 @@ class Spec:
         require(0 < size <= MAX_QUERY_BYTES, f"the queries take over {MAX_QUERY_BYTES} bytes")
         require(m.ballot in BALLOTS, "the ballot kind is unknown")
         require(m.engine in ENGINES, "the engine is unknown")
+        require(len(m.groups) <= MAX_LEVELS, "there are too many levels of groups")
         require(m.fraction_bits <= ballots.MAX_FRACTION_BITS, "too many fraction bits")
         require(0 < m.sigma < math.inf, "sigma must be positive")
         require(bool(NAME_PATTERN.fullmatch(m.round_id)), "the round id is malformed")

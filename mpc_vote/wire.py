@@ -59,7 +59,8 @@ def to_tensor(array: Array) -> common_pb2.Tensor:
 def from_tensor(tensor: common_pb2.Tensor, field: str = "queries") -> Array:
     """The array in a message; read-only, and refused unless its size is what it says."""
     dtype = dtype_of(tensor.dtype)
-    shape = tuple(tensor.shape)
+    # Sizes beyond these would take long to multiply, and longer to print.
+    shape = tuple(tensor.shape[: MAX_DIMENSIONS + 1])
     want = math.prod(shape) * dtype.itemsize
     # numpy counts an empty array's other dimensions too, and fails on those that no memory holds.
     span = math.prod(max(1, n) for n in shape) * dtype.itemsize

@@ -45,6 +45,8 @@ MOST_QUERIES = 1 << 53
 
 _APPLICATION_ID = 0x6D70764C
 _BUDGETS_SINCE = 2
+# What a file that is no ledger, or not whole, may hold in the place of text and numbers.
+_DAMAGED = (sqlite3.DatabaseError, TypeError, ValueError)
 
 _MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -326,7 +328,7 @@ class LedgerView(_Records):
             raise LedgerError(
                 f"{self.path} can't be read: {error}; read it as the user that its role runs as"
             ) from error
-        except sqlite3.DatabaseError as error:
+        except _DAMAGED as error:
             raise LedgerError(f"{self.path} is no ledger: {error}") from error
 
 
@@ -401,7 +403,7 @@ class Ledger(_Records):
             # Not before: a file in this mode may be empty while all that was written lies beside.
             self._use_wal()
             self._settle()
-        except sqlite3.DatabaseError as error:
+        except _DAMAGED as error:
             raise LedgerError(f"{self.path} can't be opened as a ledger: {error}") from error
         directory = os.open(self.path.parent, os.O_RDONLY)
         try:

@@ -87,8 +87,12 @@ class _Skellam(_Noisy):
         check_orders(orders)
         below = np.floor(orders)
         share = orders - below
-        chord = (1 - share) * self._moment(below, level) + share * self._moment(below + 1, level)
-        return self.queries * (chord / (orders - 1))
+        # With so little noise that it overflows, there is no bound, not even where it meets a zero.
+        with np.errstate(over="ignore", invalid="ignore"):
+            moment, next_one = self._moment(below, level), self._moment(below + 1, level)
+            chord = (1 - share) * moment + share * next_one
+            bound = self.queries * (chord / (orders - 1))
+        return np.where(np.isnan(bound), np.inf, bound)
 
     def _moment(self, orders: FloatArray, level: Level) -> FloatArray:
         """(order - 1) times the bound of one query at integer orders."""

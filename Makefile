@@ -53,7 +53,7 @@ demo: setup
 
 test: check
 	@echo "==> tests"
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 test-containers: setup
 	@echo "==> container tests (they build the image and need a Docker engine with compose)"

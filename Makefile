@@ -18,27 +18,31 @@ BIN := $(VENV)/bin
 
 # A Python to build the environment with; found by itself when left empty.
 PYTHON ?=
-TORCH ?= 2.13.0
 # Where CPU builds of torch live. Asked only if it answers: without it, pip's own indexes decide.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 ARGS ?=
+# Tests mostly wait: one worker for each core, within reason for memory. WORKERS=0 is one process.
+WORKERS ?= logical --maxprocesses 4
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-PIP := $(BIN)/python -m pip install -qq --progress-bar off --no-warn-conflicts
+PIP := $(BIN)/python -m pip install -qq --progress-bar off --no-warn-conflicts --no-deps
+LOCKS := requirements.lock requirements-dev.lock
 
 VENV_READY := $(VENV)/.ready-python
 LOCK_READY := $(VENV)/.ready-packages
-TORCH_READY := $(VENV)/.ready-torch-$(TORCH)
+TORCH_READY := $(VENV)/.ready-torch
 PROJECT_READY := $(VENV)/.ready-project
 
-.PHONY: help setup demo test test-containers check protos clean
+.PHONY: help setup demo test test-containers check lock sbom protos clean
 
 help:
 	@echo "make setup    build $(VENV) with the pinned packages (done once, redone when they change)"
 	@echo "make demo     run the demonstration; options go in ARGS=\"...\""
 	@echo "make test     make check, then the tests; pytest's options go in ARGS=\"...\""
 	@echo "make test-containers  the federation in containers, on a real Docker engine"
-	@echo "make check    lint, format, types, and whether the generated stubs are fresh"
+	@echo "make check    lint, format, types, fresh stubs, and known vulnerabilities of what is pinned"
+	@echo "make lock     fetch anew the hashes of the versions in $(LOCKS)"
+	@echo "make sbom     print the bill of materials of the image mpc-vote:local"
 	@echo "make protos   regenerate mpc_vote/proto from protos/"
 	@echo "make clean    remove $(VENV) and every cache"
 
@@ -49,7 +53,7 @@ demo: setup
 
 test: check
 	@echo "==> tests"
-	$(BIN)/python -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 test-containers: setup
 	@echo "==> container tests (they build the image and need a Docker engine with compose)"
@@ -65,6 +69,23 @@ check: setup
 	$(BIN)/mypy --strict
 	echo "==> generated stubs"
 	$(BIN)/python protos/generate.py --check
+	echo "==> known vulnerabilities"
+	$(BIN)/python tools/audit.py $(LOCKS) torch.lock
+
+# Versions stay: to change one, change it in the lock first. Not after setup, which would refuse it.
+lock: $(VENV_READY)
+	@[[ -x $(BIN)/uv ]] || $(PIP) --require-hashes -r <(sed -n '/^uv==/,/[^\]$$/p' requirements-dev.lock)
+	for lock in $(LOCKS); do
+	    { sed '/^[^#]/,$$d' $$lock
+	      sed -n 's/^\([^ #]*==[^ ]*\).*/\1/p' $$lock | $(BIN)/uv pip compile -q --no-config --no-deps \
+	          --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	          --default-index https://pypi.org/simple -
+	    } > $$lock.new
+	    mv $$lock.new $$lock
+	done
+
+sbom:
+	@docker run --rm --network none --entrypoint cat mpc-vote:local /usr/share/sbom/mpc-vote.cdx.json
 
 protos: setup
 	@$(BIN)/python protos/generate.py
@@ -98,26 +119,26 @@ $(VENV_READY):
 	"$$found" -m venv $(VENV)
 	touch $@
 
-$(LOCK_READY): $(VENV_READY) requirements.lock
-	@echo "==> setup 2/4: $$(grep -c == requirements.lock) pinned packages (a minute or two)"
-	$(PIP) --no-deps -r requirements.lock
+$(LOCK_READY): $(VENV_READY) $(LOCKS)
+	@echo "==> setup 2/4: $$(cat $(LOCKS) | grep -c ==) pinned packages (a minute or two)"
+	$(PIP) --require-hashes $(LOCKS:%=-r %)
 	touch $@
 
-$(TORCH_READY): $(LOCK_READY)
+$(TORCH_READY): $(LOCK_READY) torch.lock
 	@index=
 	if $(BIN)/python -c 'import sys, urllib.request as r; r.urlopen(sys.argv[1], timeout=5)' \
 	        "$(TORCH_INDEX)/torch/" >/dev/null 2>&1; then
 	    index="--extra-index-url $(TORCH_INDEX)"
-	    echo "==> setup 3/4: torch $(TORCH) (CPU build from $(TORCH_INDEX))"
+	    echo "==> setup 3/4: torch (CPU build from $(TORCH_INDEX))"
 	else
-	    echo "==> setup 3/4: torch $(TORCH) (from pip's own sources; $(TORCH_INDEX) does not answer)"
+	    echo "==> setup 3/4: torch (from pip's own sources; $(TORCH_INDEX) does not answer)"
 	fi
-	$(PIP) $$index torch==$(TORCH)
+	$(PIP) --require-hashes $$index -r torch.lock
 	touch $@
 
 $(PROJECT_READY): $(TORCH_READY) pyproject.toml
 	@echo "==> setup 4/4: mpc-vote itself"
-	$(PIP) --no-deps --no-build-isolation --editable .
+	$(PIP) --no-build-isolation --editable .
 	$(BIN)/python -c 'from mpc_vote.compat import versions; print("    loaded:", versions())'
 	touch $@
 	echo "    ready: $(BIN)/mpc-vote"

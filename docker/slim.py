@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 FOLDERS = (
-    "pip", "setuptools/_vendor/*/tests", "torch/include", "torch/share", "torch/test",
+    "pip", "pip-*.dist-info", "setuptools/_vendor/*/tests",
+    "torch/include", "torch/share", "torch/test",
     "torch/testing/_internal/distributed", "torch/utils/benchmark", "sympy/*/tests",
     "numpy/*/tests",
     "networkx/**/tests", "onnx/backend/test", "onnx/test", "pandas/tests", "faiss/tests",

@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
 from mpc_vote.cluster import free_ports
 from mpc_vote.data.demo import demo_partition
@@ -43,15 +45,16 @@ class Compose:
         self, *arguments: str, check: bool = True, seconds: float = 400
     ) -> subprocess.CompletedProcess[str]:
         """`docker compose ...`."""
-        return self._run([*self._command, *arguments], check, seconds)
+        return self.command([*self._command, *arguments], check, seconds)
 
     def docker(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """`docker ...`."""
-        return self._run(["docker", *arguments], check, 60)
+        return self.command(["docker", *arguments], check, 60)
 
-    def _run(
+    def command(
         self, command: list[str], check: bool, seconds: float
     ) -> subprocess.CompletedProcess[str]:
+        """Any command, in the project's folder."""
         done = subprocess.run(
             command,
             cwd=ROOT,
@@ -202,6 +205,34 @@ def test_the_image_holds_no_secret_and_no_compiler() -> None:
     )
     entry = ("--entrypoint", "python", "mpc-vote:local", "-c", code)
     assert compose.docker("run", "--rm", *entry).returncode == 0
+
+
+def test_the_bill_of_materials_lists_what_is_installed() -> None:
+    """All of it, wherever it lies on the disk, and nothing else; each with version and licence."""
+    compose = Compose("mpcvote-build")
+
+    def inside(*command: str) -> str:
+        entry = ("--entrypoint", command[0], "mpc-vote:local", *command[1:])
+        return compose.docker("run", "--rm", "--user", "root", *entry).stdout
+
+    text = compose.command(["make", "-s", "sbom"], True, 60).stdout
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    components = json.loads(text)["components"]
+    assert all(each["version"] and each["licenses"] for each in components)
+    listed = {kind: set[tuple[str, str]]() for kind in ("pypi", "deb", "generic")}
+    for each in components:
+        kind = re.split("[:/]", each["purl"])[1]
+        listed[kind].add((each["name"], each["version"]))
+
+    # What a package carries inside itself is that package's affair.
+    metadata = r"find / -xdev -path '*.dist-info/METADATA' -not -path '*/_vendor/*'"
+    fields = inside("sh", "-c", metadata + r" -exec grep -hm2 -E '^(Name|Version): ' {} \;")
+    installed = re.findall(r"Name: (.+)\nVersion: (.+)", fields)
+    assert listed["pypi"] == {(re.sub("[-_.]+", "-", n).lower(), v) for n, v in installed}
+    debian = inside("dpkg-query", "-W", "-f", "${Package} ${Version}\n").splitlines()
+    assert listed["deb"] == {(name, version) for name, version in map(str.split, debian)}
+    python = inside("python", "-c", "import platform; print(platform.python_version())")
+    assert listed["generic"] == {("python", python.strip())}
 
 
 def test_agents_have_no_network_at_all(service: tuple[Compose, Path]) -> None:

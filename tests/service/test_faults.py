@@ -87,6 +87,13 @@ async def stops_serving(service: Service, server: Identity, name: str) -> None:
     await until(stopped, f"{server} says that {name} does not serve")
 
 
+async def misses_its_dealer(service: Service) -> None:
+    """Waits until all have noticed: till then, being ready says nothing of the dealer's return."""
+    for party in service.cluster.party_addresses:
+        await stops_serving(service, Identity(Role.PARTY, party), "PartyService")
+    await stops_serving(service, COORDINATOR, "LabelService")
+
+
 async def label_with_all(service: Service, farms: Group) -> LabelResult:
     """A request that needs every agent, and is answered right."""
     queries = farms.queries(10)
@@ -395,9 +402,7 @@ async def test_without_the_dealer_nothing_is_spent_and_its_return_is_enough(
 ) -> None:
     kill(fragile, "dealer")
     charged = fragile.spends()
-    for party in fragile.cluster.party_addresses:
-        await stops_serving(fragile, Identity(Role.PARTY, party), "PartyService")
-    await stops_serving(fragile, COORDINATOR, "LabelService")
+    await misses_its_dealer(fragile)
     async with fragile.client() as client:
         with refused(ErrorKind.PARTY_UNREACHABLE, "The dealer does not answer"):
             await client.label(farms.queries(5), farms.plan())
@@ -415,7 +420,7 @@ async def test_a_dealer_that_dies_in_a_count_fails_the_round_by_name(
             kill(fragile, "dealer")
         with refused(ErrorKind.PARTY_UNREACHABLE, "The dealer does not answer"):
             assert not [event async for event in events]
-    await stops_serving(fragile, COORDINATOR, "LabelService")
+    await misses_its_dealer(fragile)
     fragile.cluster.start_dealer()
     await whole(fragile)
     await label_with_all(fragile, farms)

@@ -29,7 +29,7 @@ from aggregator.admission import Defaults
 from aggregator.archive import Archive
 from aggregator.attendance import Attendance
 from aggregator.dealer import MAX_SESSIONS, DealerServicer
-from aggregator.enrolment import EnrolmentServicer
+from aggregator.enrolment import EnrolmentServicer, RenewalServicer
 from aggregator.labels import LabelServicer
 from aggregator.models import ModelServicer
 from aggregator.party import PartyServicer
@@ -615,11 +615,18 @@ def _enrolment(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
         "INSERT INTO tokens (digest, name, expires_at) VALUES (?, 'ann', 1e12)", (_digest(_TOKEN),)
     )
     root = CertificateAuthority.create(folder / "ca")
-    servicer = EnrolmentServicer(tokens, root.delegate_agents(folder / "agents"))
+    authority = root.delegate_agents(folder / "agents")
+    servicers = {
+        "Enrol": EnrolmentServicer(tokens, authority),
+        "Renew": RenewalServicer(authority, revoked=["gone"]),
+    }
 
     async def start(script: Script) -> str:
         outcome = await play(
-            script, _ENROLMENT, lambda _: servicer, lambda *_: Identity(Role.AGENT, "nobody")
+            script,
+            _ENROLMENT,
+            lambda method: servicers[method.name],
+            lambda _, number: Identity(Role.AGENT, ("ann", "gone")[number % 2]),
         )
         tokens._db.execute("UPDATE tokens SET used_at = NULL")
         return outcome
@@ -630,7 +637,10 @@ def _enrolment(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
 
 def enrolment_seeds() -> list[bytes]:
     request = enrolment_pb2.EnrolRequest(token=_TOKEN, csr_der=csrs()[0])
-    return [Script(0, (Call(0, 0, (request.SerializeToString(),)),) * 2).encode()]
+    renewal = enrolment_pb2.RenewRequest(csr_der=csrs()[0])
+    names = [method.name for method in _ENROLMENT]
+    again = [call(names, "Renew", renewal, caller=number) for number in (0, 1)]
+    return [Script(0, (call(names, "Enrol", request),) * 2).encode(), Script(0, (*again,)).encode()]
 
 
 # An agent, and what a hostile coordinator tells it

@@ -29,9 +29,9 @@ QUORUM = 2
 ANSWER_SECONDS = 5
 AGGREGATE_SECONDS = 10
 EXCHANGE_SECONDS = 5
-# What a round may take beyond answering and counting: two calls to a party that says nothing, a
-# measurement of the way to it, and the machine.
-GRACE_SECONDS = 40
+# What a round may take beyond answering and counting: two calls to a party that says nothing, and a
+# measurement of the way to it; or until a silent connection is given up, and the machine.
+GRACE_SECONDS = 50
 LIMIT_SECONDS = ANSWER_SECONDS + AGGREGATE_SECONDS + GRACE_SECONDS
 
 _CLASSES, _FEATURES, _ROWS, _NEIGHBOURS, _QUERIES = 3, 5, 60, 5, 12

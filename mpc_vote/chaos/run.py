@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 import psutil
@@ -50,6 +51,7 @@ class Actor:
         # Nothing came that the held message could have been swapped with.
         self._alone = False
         self._began = time.monotonic()
+        self._ended = asyncio.Event()
         self.passages: list[Passage] = []
         self.log: list[str] = []
 
@@ -105,7 +107,7 @@ class Actor:
                 self._beside(self._after(schedule.seconds, [one.release for one in lines]))
                 await pass_on(passage)
             case Fault.DELAY:
-                await asyncio.sleep(schedule.seconds)
+                await self._last(schedule.seconds)
                 await pass_on(passage)
             case Fault.REORDER:
                 self._overtaken = asyncio.Semaphore(0)
@@ -129,8 +131,13 @@ class Actor:
                     await pass_on(passage)
                     self._beside(self._replay_whole(passage.call))
 
+    def end(self) -> None:
+        """The request has ended: what lasts for ever is over."""
+        self._ended.set()
+
     async def settle(self) -> bool:
         """Waits until all is over, and starts again what was killed; whether every fault came."""
+        self.end()
         reached, self._ahead = not self._ahead and not self._alone, []
         for task in self._tasks:
             await task
@@ -154,12 +161,15 @@ class Actor:
             self._note(f"-- {victim} is back")
 
     async def _after(self, seconds: float, ends: Iterable[Callable[[], None]]) -> None:
-        await asyncio.sleep(seconds)
+        await self._last(seconds)
         for end in ends:
             # A process that was paused may have been killed since.
             with contextlib.suppress(psutil.NoSuchProcess):
                 end()
         self._note("-- over")
+
+    async def _last(self, seconds: float) -> None:
+        await (self._ended.wait() if seconds == inf else asyncio.sleep(seconds))
 
     async def _release(self, passage: Passage) -> None:
         """What nothing follows must not be lost."""
@@ -264,6 +274,9 @@ class Simulation:
         by_command = "client" in [part.victim for part in schedule.parts]
         ask = self._federation.ask_by_command if by_command else self._federation.ask
         outcomes = [outcome := await ask(request_id)]
+        if "coordinator" in [part.victim for part in schedule.parts]:
+            # Nobody else can end its rounds.
+            actor.end()
         await self._quiet()
         found, reached = [], False
         try:

@@ -10,6 +10,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from math import inf
 
 from mpc_vote.chaos.wire import END, Step, streams
 from mpc_vote.process import CommandError
@@ -48,8 +49,9 @@ _ON_PROCESSES = (Fault.KILL, Fault.RESTART, Fault.PAUSE, Fault.ISOLATE, Fault.SI
 # A client has one connection and is not started again: what it asked for is asked for again.
 _ON_CLIENTS = (Fault.KILL, Fault.PAUSE)
 _ON_LINES = (Fault.CUT, Fault.HOLD, Fault.DELAY)
-# The longest is beyond the time that agents have to answer.
-_SECONDS = (0.3, 0.3, 1.0, 1.0, 3.0, 7.0)
+# The longest is beyond the time that agents have to answer, or for ever: until the request has
+# ended, in spite of it.
+_SECONDS = (0.3, 0.3, 1.0, 1.0, 3.0, 7.0, inf)
 _BESIDE = "+"
 # Of the schedules that can be followed by a second fault, those that are, beside being run alone.
 _TWO_PART = 0.3
@@ -106,8 +108,9 @@ class Schedule:
 
     @property
     def seconds(self) -> float:
-        """How long it lasts."""
-        return random.Random(f"{self} seconds").choice(_SECONDS)
+        """How long it lasts; a client that is paused for ever would not end."""
+        seconds = random.Random(f"{self} seconds").choice(_SECONDS)
+        return min(seconds, _SECONDS[-2]) if self.victim == "client" else seconds
 
     @property
     def coin(self) -> bool:

@@ -15,7 +15,7 @@ import pytest
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from mpc_vote.errors import ErrorKind, VoteError
+from mpc_vote.errors import MAX_VALUE_CHARACTERS, ErrorKind, VoteError
 
 METHOD = "/test.Service/Call"
 SECONDS = 10.0
@@ -295,3 +295,27 @@ def test_an_error_without_a_status_is_still_told() -> None:
     error = VoteError.from_rpc(grpc.RpcError("socket fell off"), "The dealer")
     assert error.kind is ErrorKind.PARTY_UNREACHABLE
     assert error.message.startswith("The dealer does not answer (unknown).")
+
+
+def test_what_a_caller_sent_does_not_come_back_at_full_length() -> None:
+    """Metadata has little room: an error that doesn't fit would arrive as none."""
+    error = VoteError(ErrorKind.ROUND_UNKNOWN, field="round_id", round="x" * 1_000_000)
+    assert len(error.message) < MAX_VALUE_CHARACTERS + 100
+    assert error.values["round"].endswith("...")
+    assert sum(len(value) for _, value in error.trailing_metadata()) < 4 * MAX_VALUE_CHARACTERS
+
+
+@pytest.mark.parametrize("seconds", [-(2**63), -1, 2**62])
+def test_a_peers_time_to_wait_is_one_that_can_be_waited(seconds: int) -> None:
+    """And passed on to whoever asked this side."""
+    status = make(ErrorKind.SERVICE_BUSY, retry_after=1.0).to_status()
+    retry = error_details_pb2.RetryInfo()
+    retry.retry_delay.seconds = seconds
+    status.details[-1].Pack(retry)
+    metadata = grpc.aio.Metadata((DETAILS, status.SerializeToString()))
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+    sent = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), metadata)
+    error = VoteError.from_rpc(sent, "The peer")
+    assert error.retry_after is not None
+    assert 0 <= error.retry_after <= 86_400
+    assert error.to_status().message == status.message

@@ -22,7 +22,7 @@ from tests.fuzz.mutate import Call
 from tests.fuzz.runner import Finding
 
 _STEP_SECONDS = 0.03
-_DRAINED_BYTES = 8 << 20
+_MAX_RESPONSES = 200
 _MAX_METADATA = 64 << 10
 
 
@@ -113,12 +113,11 @@ async def serve(
     try:
         work = handler(request, context)
         if inspect.isasyncgen(work):
-            size = 0
             async with contextlib.aclosing(work) as responses:
                 async for response in responses:
                     context.told()
-                    size += response.ByteSize()
-                    if size > _DRAINED_BYTES:
+                    response.SerializeToString()
+                    if context.received == _MAX_RESPONSES:
                         break
         else:
             response = await work

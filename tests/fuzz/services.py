@@ -9,6 +9,7 @@ import hashlib
 import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -154,8 +155,11 @@ async def play(
         else:
             outcomes.add(await work)
     if along:
-        done, _ = await asyncio.wait(along, timeout=_EXCHANGE_SECONDS)
+        done, others = await asyncio.wait(along, timeout=_EXCHANGE_SECONDS)
         outcomes |= {task.result() for task in done}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
     return " | ".join(sorted(outcomes))
 
 
@@ -385,12 +389,16 @@ _COORDINATOR_TYPES = [
 def _coordinator(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
     archive = Archive(folder / "archive")
     _fill(archive)
-    ledgers = iter(range(1 << 60))
+    ledgers = count()
 
     async def start(script: Script) -> str:
         ledger = Ledger(folder / f"ledger-{next(ledgers)}.db", Budget(None, None, 1e-3))
+        numbers = count(1)
         try:
-            return await _coordinate(script, archive, ledger)
+            with mock.patch.object(
+                admission.secrets, "token_hex", lambda _: f"round-{next(numbers)}"
+            ):
+                return await _coordinate(script, archive, ledger)
         finally:
             ledger.close()
             ledger.path.unlink()
@@ -400,7 +408,6 @@ def _coordinator(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
     with (
         mock.patch.object(Spec, "seconds_left", lambda _: _ANSWER_SECONDS),
         mock.patch.object(models, "_HANG_UP_SECONDS", 0.0),
-        mock.patch.object(admission.secrets, "token_hex", lambda _: ROUND),
         mock.patch.object(
             ModelServicer, "_train", lambda *_: model_pb2.Model(version=2, classes=3)
         ),
@@ -664,7 +671,7 @@ def _agent(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
         min_collusion=0,
         max_queries=10_000,
     )
-    ledgers = iter(range(1 << 60))
+    ledgers = count()
 
     async def start(script: Script) -> str:
         ledger = Ledger(folder / f"ledger-{next(ledgers)}.db", Budget(None, 1e6, 1e-3))

@@ -343,3 +343,14 @@ def test_a_mechanism_needs_to_know_what_it_protects() -> None:
         SkellamScreen(1, 1.0, ONE, Sensitivity.of_cells(2, 1))
     with pytest.raises(ValueError, match="one number"):
         GaussianScreen(1, 1.0, Sensitivity(1, 1), ONE)
+
+
+@pytest.mark.parametrize("variance", [5e-324, 1e-310, 1e-200])
+@pytest.mark.parametrize("level", list(Level))
+def test_noise_that_hides_nothing_has_no_finite_bound(variance: float, level: Level) -> None:
+    """Not a number would be no answer to whether it is within a budget."""
+    moved = Sensitivity(l1=16, l2_squared=256)
+    vote = SkellamVote(queries=1, variance=variance, agent=moved, instance=moved)
+    bounds = vote.curve(np.array([1.5, 2.0, 32.0]), level)
+    assert not np.isnan(bounds).any()
+    assert (bounds > 1e100).all()

@@ -462,7 +462,7 @@ triples = st.builds(
 rotations = st.builds(Rotation, rows=st.integers(1, 100), classes=st.integers(2, MAX_CLASSES))
 runs = st.builds(
     Run,
-    items=st.lists(levels | triples | rotations, max_size=8).map(tuple),
+    items=st.lists(levels | triples | rotations, min_size=1, max_size=8).map(tuple),
     times=st.integers(1, plans.MAX_DEALT // 40),
 )
 

@@ -19,7 +19,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -217,14 +217,11 @@ class Credentials:
         Each handshake is made with the newest certificate, and for the newest authorities.
         """
 
-        def newest() -> grpc.ServerCertificateConfiguration:
-            now = self.newest()
+        def configured(now: Credentials) -> grpc.ServerCertificateConfiguration:
             pair = (now.key_pem, now.certificate_pem)
             return grpc.ssl_server_certificate_configuration([pair], now.ca_pem)
 
-        return grpc.dynamic_ssl_server_credentials(
-            newest(), newest, require_client_authentication=True
-        )
+        return self._followed(configured, require_client_authentication=True)
 
     def open_server_credentials(self) -> grpc.ServerCredentials:
         """For a server of callers that have no certificate yet: they know it, it doesn't know them.
@@ -232,11 +229,32 @@ class Credentials:
         Only for services that need no identity, on an address of their own.
         """
 
-        def newest() -> grpc.ServerCertificateConfiguration:
-            now = self.newest()
+        def configured(now: Credentials) -> grpc.ServerCertificateConfiguration:
             return grpc.ssl_server_certificate_configuration([(now.key_pem, now.certificate_pem)])
 
-        return grpc.dynamic_ssl_server_credentials(newest(), newest)
+        return self._followed(configured, require_client_authentication=False)
+
+    def _followed(
+        self,
+        configured: Callable[[Credentials], grpc.ServerCertificateConfiguration],
+        require_client_authentication: bool,
+    ) -> grpc.ServerCredentials:
+        """Credentials that gRPC asks for news of at each handshake.
+
+        None means that there are none. A configuration is told once: gRPC replaces what it has by
+        each that it is told, without heed of handshakes in other threads, and many replacements
+        among many handshakes crash it.
+        """
+        told = self.newest()
+
+        def news() -> grpc.ServerCertificateConfiguration | None:
+            nonlocal told
+            before, told = told, self.newest()
+            return None if told is before else configured(told)
+
+        return grpc.dynamic_ssl_server_credentials(
+            configured(told), news, require_client_authentication
+        )
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """For a client; dial with `channel_options` of the server that is meant."""

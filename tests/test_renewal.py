@@ -12,6 +12,7 @@ import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import grpc
 import pytest
 from cryptography import x509
 
@@ -58,6 +59,30 @@ def test_a_renewed_pair_is_taken_up(
     assert new.key_pem == paths.key.read_bytes() != old.key_pem
     assert new.newest() is new
     assert not paths.next_key.exists()
+
+
+@pytest.mark.parametrize(
+    "make", [Credentials.server_credentials, Credentials.open_server_credentials]
+)
+def test_a_server_is_told_of_a_pair_once(
+    authority: CertificateAuthority,
+    paths: CredentialPaths,
+    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[[Credentials], object],
+) -> None:
+    """gRPC crashes, now and then, where each handshake replaces what others in flight use."""
+    asked = []
+
+    def dynamic(_: object, news: Callable[[], object], *__: object) -> None:
+        asked.append(news)
+
+    monkeypatch.setattr(grpc, "dynamic_ssl_server_credentials", dynamic)
+    make(Credentials.load(paths))
+    (news,) = asked
+    assert [news() for _ in range(5)] == [None] * 5
+    authority.issue(PARTY, paths.ca.parent, overwrite=True)
+    assert news() is not None
+    assert [news() for _ in range(5)] == [None] * 5
 
 
 def test_at_every_step_of_a_renewal_there_is_a_whole_pair(

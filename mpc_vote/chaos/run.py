@@ -306,6 +306,8 @@ class Simulation:
         """By role, in MiB: the largest process, and the most that one has grown since its start."""
         found: dict[str, dict[str, float]] = {}
         for role, sizes in self._sizes.values():
+            if not sizes:
+                continue
             one = found.setdefault(role, {"largest": 0.0, "growth": 0.0, "schedules": 0})
             one["largest"] = max(one["largest"], max(sizes) / _MIB)
             one["growth"] = max(one["growth"], (sizes[-1] - sizes[0]) / _MIB)

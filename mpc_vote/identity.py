@@ -253,7 +253,9 @@ class Credentials:
             return None if told is before else configured(told)
 
         return grpc.dynamic_ssl_server_credentials(
-            configured(told), news, require_client_authentication
+            configured(told),
+            news,  # type: ignore[arg-type]  # types-grpcio knows nothing of None
+            require_client_authentication,
         )
 
     def channel_credentials(self) -> grpc.ChannelCredentials:

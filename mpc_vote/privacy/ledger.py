@@ -390,13 +390,13 @@ class Ledger(_Records):
 
     def _prepare(self) -> None:
         try:
-            if not self._schema() and self.path.stat().st_size:
-                raise LedgerError(
-                    f"{self.path} holds no spends, not even none: it was copied or moved without "
-                    f"{self.path.name}-wal, which belongs to it; put both back"
-                )
             self._db.execute("PRAGMA synchronous = FULL")
             with self._transaction():
+                if not self._schema() and self.path.stat().st_size:
+                    raise LedgerError(
+                        f"{self.path} holds no spends, not even none: it was copied or moved "
+                        f"without {self.path.name}-wal, which belongs to it; put both back"
+                    )
                 self._migrate()
                 if self.budget is not None:
                     self._note(self.budget)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import signal
 import sqlite3
@@ -272,6 +273,27 @@ def test_opening_waits_for_another_opener(path: Path) -> None:
         assert ledger.spends() == []
     release.join()
     other.close()
+
+
+def test_nobody_makes_the_ledger_while_an_opener_looks_whether_it_is_there(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a file that two processes make at once looks half made, and is refused as no ledger."""
+    looks: list[str] = []
+
+    class Watched(sqlite3.Connection):
+        def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+            if statement == "PRAGMA application_id":
+                looks.append(statement)
+                rival = sqlite3.Connection(path, timeout=0, isolation_level=None)
+                with pytest.raises(sqlite3.OperationalError, match="locked"):
+                    rival.execute("BEGIN IMMEDIATE")
+                rival.close()
+            return super().execute(statement, *values)
+
+    monkeypatch.setattr(sqlite3, "connect", functools.partial(sqlite3.connect, factory=Watched))
+    Ledger(path, None).close()
+    assert looks
 
 
 votes = st.builds(

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import queue
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import grpc
@@ -84,12 +85,12 @@ async def ask(
             or any(len(seed) != SEED_BYTES for seed in seeds)
         ):
             raise VoteError(ErrorKind.DEAL_INVALID, why="the dealer sent no grant")
-        digests = []
+        digests: list[bytes] = []
         for _ in plan:
-            response = await _read(call, dealer_pb2.DealResponse, timeout)
-            digests.append(response.commitments.digests)
-            if len(digests[-1]) != copies * DIGEST_BYTES:
+            said = (await _read(call, dealer_pb2.DealResponse, timeout)).commitments
+            if len(said.digests) != copies * DIGEST_BYTES or said.item != len(digests):
                 raise VoteError(ErrorKind.DEAL_INVALID, why="the dealer sent no commitments")
+            digests.append(said.digests)
     finally:
         call.cancel()
     return Grant(session_id, grant.deal_id, seeds, tuple(digests))
@@ -120,9 +121,11 @@ class DealtMaterial:
         last: bool,
         pool: MaterialPool,
         timeout: float,
+        on_caught: Callable[[VoteError], None] = lambda _: None,
     ) -> None:
-        """Starts to fetch the copy that the parties drew."""
-        self._grant = grant
+        """Starts to fetch the copy that the parties drew; `on_caught` is called in any thread."""
+        self._grant = dataclasses.replace(grant, seeds=())
+        self._on_caught = on_caught
         self._copy = copy
         self._plan = plan
         self._pool = pool
@@ -130,6 +133,7 @@ class DealtMaterial:
         self._loop = asyncio.get_running_loop()
         self._seed = grant.seeds[copy]
         self._pending = bytearray()
+        self._collected = 0
         self._ready: queue.SimpleQueue[tuple[Item[Any], Any] | VoteError] = queue.SimpleQueue()
         self._wanted = asyncio.Event()
         self._held = 0
@@ -207,7 +211,9 @@ class DealtMaterial:
         if correction is not None:
             found = commitment(correction, self._seed, index)
             if found != self._grant.digest(index, self._copy):
-                raise self._grant.wrong(f"item {index} is not what it committed to")
+                error = self._grant.wrong(f"item {index} is not what it committed to")
+                self._on_caught(error)
+                raise error
         return item.expand(self._seed, index, correction)
 
     def _release(self, size: int) -> None:
@@ -219,6 +225,9 @@ class DealtMaterial:
         while len(self._pending) < size:
             response = await _read(self._call, dealer_pb2.CollectResponse, self._timeout)
             self.received_bytes += response.ByteSize()
+            if response.offset != self._collected:
+                raise VoteError(ErrorKind.DEAL_INVALID, why="the dealer's corrections have gaps")
+            self._collected += len(response.data)
             self._pending += response.data
         data = bytes(self._pending[:size])
         del self._pending[:size]

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aggregator import plans
+from aggregator.plans import MAX_DEALT
 from mpc_vote import rpc, wire
 from mpc_vote.argmax.checking import MAX_COPIES, commit
 from mpc_vote.argmax.material import Item, Plan
@@ -27,8 +28,8 @@ from mpc_vote.proto.mpcvote.v1 import dealer_pb2, dealer_pb2_grpc
 from mpc_vote.spec import MAX_PARTIES
 
 MAX_SESSIONS = 4_096
-# Items in the plans of all sessions together.
-MAX_PLANNED = 1 << 20
+# For the items of all sessions, in all copies: what waits in memory until all have read it.
+MAX_COMMITMENTS = MAX_DEALT * MAX_COPIES
 
 
 class _Commitments:
@@ -71,6 +72,11 @@ class _Session:
     served: set[str] = field(default_factory=set)
     collected: bool = False
 
+    @property
+    def weight(self) -> int:
+        """How many commitments it may have to keep."""
+        return self.plan.items * len(self.seeds)
+
 
 class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
     """Deals to parties."""
@@ -79,7 +85,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
         # The oldest sessions are forgotten when there are too many; a party that comes late to one
         # starts another deal, which its peers notice.
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
-        self._planned = 0
+        self._weight = 0
 
     async def health(self) -> Mapping[str, bool]:
         """The dealer depends on nobody."""
@@ -96,9 +102,11 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
         yield dealer_pb2.DealResponse(
             grant=dealer_pb2.DealGrant(deal_id=session.deal_id, seeds=seeds)
         )
+        item = 0
         async for digests in session.commitments.read():
-            commitments = dealer_pb2.DealCommitments(digests=digests)
+            commitments = dealer_pb2.DealCommitments(digests=digests, item=item)
             yield dealer_pb2.DealResponse(commitments=commitments)
+            item += 1
 
     @rpc.allowed(Role.PARTY)
     async def Collect(
@@ -111,14 +119,21 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
         if party != session.parties[-1]:
             what = f"the corrections of session {request.session_id}"
             raise VoteError(ErrorKind.NAME_REFUSED, who=party, what=what)
-        if not request.copy < len(session.seeds):
-            raise VoteError(ErrorKind.DEAL_INVALID, why="there is no such copy")
         if session.collected:
             raise VoteError(ErrorKind.DEAL_SPENT, session=request.session_id, who=party)
-        session.collected = True
-        async for data in _corrections(session.plan, session.seeds[request.copy]):
+        if not request.copy < len(session.seeds):
+            raise VoteError(ErrorKind.DEAL_INVALID, why="there is no such copy")
+        plan, seeds, offset = session.plan, session.seeds[request.copy], 0
+        self._forget(session)
+        async for data in _corrections(plan, seeds):
             for piece in wire.split_bytes(data):
-                yield dealer_pb2.CollectResponse(data=piece)
+                yield dealer_pb2.CollectResponse(data=piece, offset=offset)
+                offset += len(piece)
+
+    def _forget(self, session: _Session) -> None:
+        """All parties have what they need: whoever breaks in later finds no seed of theirs."""
+        self._weight -= session.weight
+        session.collected, session.plan, session.seeds = True, Plan(()), []
 
     def _admit(self, request: dealer_pb2.DealRequest, party: str) -> _Session:
         parties = tuple(request.parties)
@@ -140,18 +155,22 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
             commitments = _Commitments(plan, seeds, readers=len(parties))
             session = _Session(parties, plan, seeds, commitments, deal_id=os.urandom(16))
             self._sessions[request.session_id] = session
-            self._planned += plan.size
-            while len(self._sessions) > MAX_SESSIONS or self._planned > MAX_PLANNED:
+            self._weight += session.weight
+            while len(self._sessions) > MAX_SESSIONS or self._weight > MAX_COMMITMENTS:
                 _, oldest = self._sessions.popitem(last=False)
-                self._planned -= oldest.plan.size
+                self._weight -= oldest.weight
         if session.parties != parties:
             raise VoteError(ErrorKind.DEAL_INVALID, why="the session has other parties")
+        if party in session.served or session.collected:
+            raise VoteError(ErrorKind.DEAL_SPENT, session=request.session_id, who=party)
         if session.plan != plan:
             raise VoteError(ErrorKind.DEAL_INVALID, why="the session has another plan")
         if len(session.seeds) != request.copies:
-            raise VoteError(ErrorKind.DEAL_INVALID, why="the session has another number of copies")
-        if party in session.served:
-            raise VoteError(ErrorKind.DEAL_SPENT, session=request.session_id, who=party)
+            why = (
+                f"party {party} asks for {request.copies} copies, another one for "
+                f"{len(session.seeds)}: start all parties with the same --deal-copies"
+            )
+            raise VoteError(ErrorKind.DEAL_INVALID, why=why)
         session.served.add(party)
         return session
 

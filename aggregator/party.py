@@ -14,7 +14,7 @@ import hashlib
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -146,8 +146,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         self, request: party_pb2.OpenRoundRequest, context: Any
     ) -> party_pb2.OpenRoundResponse:
         spec = Spec.parse(request.spec)
-        if self._caught.exists():
-            raise VoteError(ErrorKind.DEALER_REFUSED, who=self._name, path=self._caught.name)
+        self._refuse_caught()
         await self._check_reach()
         known = self._rounds.get(spec.round_id)
         if known is not None:
@@ -166,6 +165,8 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             raise VoteError(ErrorKind.SERVICE_BUSY, got=MAX_OPEN_ROUNDS, retry_after=5.0)
         # Holds the place while the mark is written.
         material = asyncio.create_task(self._deal(spec))
+        # Nobody may come to ask how it ended.
+        material.add_done_callback(lambda done: done.cancelled() or done.exception())
         trips = asyncio.create_task(self._round_trips())
         round_ = self._rounds[spec.round_id] = _Round(spec, rpc.caller(), material, trips)
         if not await asyncio.to_thread(self._tally.open, spec.round_id):
@@ -219,6 +220,11 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         self, request: party_pb2.ListHoldingsRequest, context: Any
     ) -> party_pb2.ListHoldingsResponse:
         round_ = self._owned(request.round_id)
+        if not round_.closed:
+            await asyncio.wait([round_.material])
+        self._refuse_caught()
+        if not round_.closed:
+            round_.material.result()
         holdings = [
             party_pb2.Holding(agent=agent, submission_id=submission)
             for agent, (submission, _) in sorted(round_.shares.items())
@@ -241,10 +247,10 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         self, request: party_pb2.AggregateRequest, context: Any
     ) -> AsyncIterator[party_pb2.AggregateResponse]:
         round_ = self._owned(request.round_id)
+        self._refuse_caught()
         shares = await self._commit(round_, request.contributors)
         spec = round_.spec
         with contextlib.ExitStack() as stack:
-            stack.enter_context(self._watched())
             started = time.monotonic()
             stack.callback(round_.drop_material)
             material = await round_.material
@@ -294,21 +300,32 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         plan = await asyncio.to_thread(spec.plan)
         dealer, timeout = self._dealer_channel, self._timeout
         grant = await ask(dealer, spec.round_id, self._parties, plan, self._copies, timeout)
-        with self._watched():
-            copy = await self._choose(spec, grant, plan)
+        copy = await self._choose(spec, grant, plan)
         last = self._rank == len(self._parties) - 1
-        return DealtMaterial(dealer, grant, copy, plan, last, self._pool, timeout)
+        return DealtMaterial(dealer, grant, copy, plan, last, self._pool, timeout, self._catcher())
 
-    @contextlib.contextmanager
-    def _watched(self) -> Iterator[None]:
-        """A dealer that is caught meanwhile is not used again."""
-        try:
-            yield
-        except VoteError as error:
-            if error.kind is ErrorKind.DEALER_CAUGHT:
-                log.critical("%s No round is opened while %s exists.", error, self._caught)
-                self._caught.write_text(f"{error}\n")
-            raise
+    def _refuse_caught(self) -> None:
+        if self._caught.exists():
+            raise VoteError(ErrorKind.DEALER_REFUSED, who=self._name, path=self._caught.name)
+
+    def _catcher(self) -> Callable[[VoteError], None]:
+        """To be called, in any thread, where the dealer is caught: whoever waits for the outcome
+        may have given up. The mark is on disk when it returns; all open rounds end."""
+        loop = asyncio.get_running_loop()
+
+        def catch(error: VoteError) -> None:
+            log.critical("%s Nothing is counted while %s exists.", error, self._caught)
+            self._caught.write_text(f"{error}\n")
+            loop.call_soon_threadsafe(self._end_rounds)
+
+        return catch
+
+    def _end_rounds(self) -> None:
+        """Of several lies one may not have been drawn: nothing that this dealer dealt is used."""
+        for round_ in self._rounds.values():
+            round_.closed = round_.closed or "the dealer was caught"
+            round_.shares.clear()
+            round_.drop_material()
 
     async def _choose(self, spec: Spec, grant: Grant, plan: Plan) -> int:
         """Draws a copy with the peers and checks the others."""
@@ -321,9 +338,18 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             self._peer_servicer,
             self._timeout,
         )
+        catch = self._catcher()
+
+        def checked() -> int:
+            try:
+                return choose(grant, plan, channel)
+            except VoteError as error:
+                if error.kind is ErrorKind.DEALER_CAUGHT:
+                    catch(error)
+                raise
+
         try:
-            loop = asyncio.get_running_loop()
-            copy = await loop.run_in_executor(self._threads, choose, grant, plan, channel)
+            copy = await asyncio.get_running_loop().run_in_executor(self._threads, checked)
             await channel.finish()
             return copy
         finally:
@@ -333,11 +359,17 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         """Refuses a round that could not be counted, before any agent spends anything on it."""
         others = {f"Party {name}": channel for name, channel in self._peers.items()}
         others["The dealer"] = self._dealer_channel
-        reached = await asyncio.gather(*(rpc.answers([channel]) for channel in others.values()))
-        for who, answered in zip(others, reached, strict=True):
-            if not answered:
+
+        async def reach(who: str, channel: grpc.aio.Channel) -> None:
+            try:
+                await rpc.reach(channel, who)
+            except VoteError as error:
                 why = f"party {self._name} has no connection to it"
-                raise VoteError(ErrorKind.PARTY_UNREACHABLE, who=who, why=why)
+                if error.kind not in (ErrorKind.PARTY_UNREACHABLE, ErrorKind.ANSWER_LATE):
+                    why = f"it tells party {self._name}: {error.message.rstrip('.')}"
+                raise VoteError(ErrorKind.PARTY_UNREACHABLE, who=who, why=why) from error
+
+        await asyncio.gather(*(reach(*other) for other in others.items()))
 
     async def _commit(
         self, round_: _Round, contributors: Sequence[party_pb2.Holding]

@@ -74,13 +74,22 @@ class _Answered:
     def __init__(self, context: Any, first: party_pb2.PeerFrame) -> None:
         self._context = context
         self._first: party_pb2.PeerFrame | None = first
+        self._writing: asyncio.Future[None] | None = None
         self.claimed = asyncio.Event()
         self.closed = asyncio.Event()
 
     async def send(self, frame: party_pb2.PeerFrame) -> int:
         message = party_pb2.ExchangeResponse(frame=frame)
-        await self._context.write(message)
+        self._writing = asyncio.ensure_future(self._context.write(message))
+        # Who no longer waits for it has still to leave it its end; whether it failed says the call.
+        self._writing.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.shield(self._writing)
         return message.ByteSize() + _PREFIX_BYTES
+
+    async def settled(self) -> None:
+        """Waits until nothing is being written: gRPC can't end a call before."""
+        if self._writing is not None:
+            await asyncio.wait([self._writing], timeout=_FRAME_SECONDS)
 
     async def receive(self) -> party_pb2.PeerFrame | None:
         if self._first is not None:
@@ -141,6 +150,7 @@ class PeerServicer(party_pb2_grpc.PeerServiceServicer):
             if not link.claimed.is_set() and self._waiting.get(key) is arrival:
                 del self._waiting[key]
         await link.closed.wait()
+        await link.settled()
 
     async def await_stream(self, session_id: str, peer: str, timeout: float) -> Link:
         """The stream that `peer` opens for the session."""

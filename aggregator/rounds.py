@@ -160,7 +160,18 @@ class RoundRunner:
         await self._all(lambda stub: stub.OpenRound(request, timeout=_CALL_SECONDS))
         queries = self._archive.queries_path(spec.round_id)
         with self._attendance.announce(spec, queries) as ballots:
-            await self._collect(round_, ballots, _PREPARE_PART * spec.seconds_left())
+            # A party that can't count, or would count with wrong material, says so before anybody
+            # is charged.
+            seconds = max(_CALL_SECONDS, spec.seconds_left())
+            holding = party_pb2.ListHoldingsRequest(round_id=spec.round_id)
+            ready = asyncio.create_task(
+                self._all(lambda stub: stub.ListHoldings(holding, timeout=seconds))
+            )
+            try:
+                await self._collect(round_, ballots, _PREPARE_PART * spec.seconds_left())
+                await ready
+            finally:
+                ready.cancel()
             if len(ballots.prepared) < spec.message.quorum:
                 raise _missed(spec, ballots.prepared, ballots, "Nothing was spent. ")
             await asyncio.to_thread(self._charge, spec)
@@ -330,9 +341,13 @@ class RoundRunner:
 
 async def _translated(work: Awaitable[T], who: str) -> T:
     try:
-        return await work
+        answer = await work
     except grpc.RpcError as error:
         raise VoteError.from_rpc(error, who) from error
+    if answer is None:
+        # What gRPC gives where a call ends well without an answer.
+        raise VoteError(ErrorKind.ANSWER_MALFORMED, who=who, why="it is empty")
+    return answer
 
 
 async def _together(work: Sequence[Awaitable[T]]) -> list[T]:

@@ -454,6 +454,10 @@ def _nonsense(why: str) -> VoteError:
 
 async def _call(call: Awaitable[T]) -> T:
     try:
-        return await call
+        answer = await call
     except grpc.RpcError as error:
         raise VoteError.from_rpc(error, _WHO) from error
+    if answer is None:
+        # What gRPC gives where a call ends well without an answer.
+        raise _nonsense("it is empty")
+    return answer

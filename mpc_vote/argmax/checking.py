@@ -87,6 +87,8 @@ def choose(grant: Grant, plan: Plan, channel: Openings) -> int:
                 continue
             start = place * SEED_BYTES
             seeds = [payload[start : start + SEED_BYTES] for payload in told]
+            if len(set(seeds)) < len(seeds):
+                raise grant.wrong("two parties were given the same seed")
             found = commitment(item.correct(seeds, index), seeds[-1], index)
             if found != grant.digest(index, copy):
                 raise grant.wrong(f"item {index} of a copy that was opened is not what it must be")

@@ -57,9 +57,9 @@ class Plan:
     runs: tuple[Run, ...]
 
     @property
-    def size(self) -> int:
-        """Items that are written down in it, whatever their repetitions."""
-        return sum(len(run.items) for run in self.runs)
+    def items(self) -> int:
+        """How many there are, their repetitions counted."""
+        return sum(len(run.items) * run.times for run in self.runs)
 
     def __iter__(self) -> Iterator[Item[Any]]:
         for run in self.runs:

@@ -251,10 +251,17 @@ class Wire:
         call = Call(pair, method, self._channels[pair], self._numbers)
         onward = call.dial(context.time_remaining())
         requests = asyncio.create_task(self._requests(call, context, onward))
+        streams, arrived = _methods()[method].server_streaming, False
+
+        async def arrive(response: bytes) -> None:
+            nonlocal arrived
+            await context.write(response)
+            arrived = True
+
         try:
             while (response := await onward.read()) is not grpc.aio.EOF:
-                await self._pass(call, "response", response, context.write)
-            if _methods()[method].server_streaming:
+                await self._pass(call, "response", response, arrive)
+            if streams:
                 await self._pass(call, "response", None, _nowhere)
             failure: grpc.aio.AioRpcError | None = None
         except grpc.aio.AioRpcError as error:
@@ -265,6 +272,9 @@ class Wire:
         if failure is not None:
             trailing = tuple(failure.trailing_metadata() or ())
             await context.abort(failure.code(), failure.details() or "", trailing)
+        if not streams and not arrived:
+            # With the one answer that there is, its status was lost.
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the answer was lost")
 
     async def _requests(self, call: Call, context: Any, onward: Any) -> None:
         # What the server no longer wants to hear is not an error: its status says what is.

@@ -119,6 +119,14 @@ def test_a_lie_in_every_copy_is_always_caught() -> None:
         assert caught.value.kind is ErrorKind.DEALER_CAUGHT
 
 
+def test_one_seed_for_two_parties_is_caught() -> None:
+    """Each of them would know the other's masks."""
+    seeds = [[copy[0], copy[1], copy[0]] for copy in seeds_of()]
+    with pytest.raises(VoteError) as caught:
+        drawn(grants(seeds, honest(seeds)))
+    assert caught.value.kind is ErrorKind.DEALER_CAUGHT and "same seed" in caught.value.message
+
+
 def _other_digest(grant: Grant) -> Grant:
     return replace(grant, digests=(bytes(COPIES * DIGEST_BYTES), *grant.digests[1:]))
 

@@ -60,7 +60,7 @@ class Context:
         if not self._mirrors:
             return grpc.aio.EOF
         written: Any = await self._written.get()
-        return party_pb2.ExchangeRequest(frame=written.frame)
+        return party_pb2.ExchangeRequest(frame=mirrored(written.frame))
 
     async def write(self, message: Any) -> None:
         # The hello has been said.
@@ -81,6 +81,14 @@ class Context:
         """The caller got a response."""
         self.received += 1
         self._news.set()
+
+
+def mirrored(frame: party_pb2.PeerFrame) -> party_pb2.PeerFrame:
+    """What a peer says that agrees to everything, but has seeds of its own to tell."""
+    if frame.sequence == 2:
+        flipped = bytes(octet ^ 1 for octet in frame.payload)
+        return party_pb2.PeerFrame(sequence=2, payload=flipped)
+    return frame
 
 
 def decoded(kind: type[Message], messages: Sequence[bytes]) -> list[Message]:

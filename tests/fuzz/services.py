@@ -68,7 +68,7 @@ from tests.fuzz.decoders import (
     spec_message,
     specs,
 )
-from tests.fuzz.fakes import Channel, Stream, decoded, failure, serve
+from tests.fuzz.fakes import Channel, Stream, decoded, failure, mirrored, serve
 from tests.fuzz.mutate import Call, Script, of_scripts
 from tests.fuzz.runner import Finding, Run, Target
 
@@ -231,18 +231,20 @@ def said(script: Script, names: Sequence[str], name: str, kind: type[Message]) -
     return decoded(kind, given)
 
 
-def granted(plan: Sequence[Item[Any]]) -> list[Message]:
-    """What an honest dealer says that has given everybody the same seeds."""
+def dealt_seeds(rank: int) -> list[bytes]:
+    """Of the party under test, and of its peer, which `mirrored` tells."""
+    return [_SEED if one == rank else bytes([1] * 32) for one in range(len(PARTIES))]
+
+
+def granted(plan: Sequence[Item[Any]], rank: int) -> list[Message]:
+    """What an honest dealer says."""
     grant = dealer_pb2.DealGrant(deal_id=bytes(16), seeds=[_SEED] * _COPIES)
-    copies = [[_SEED] * len(PARTIES)] * _COPIES
-    digests = [commit(item, copies, index) for index, item in enumerate(plan)]
-    return [
-        dealer_pb2.DealResponse(grant=grant),
-        *(
-            dealer_pb2.DealResponse(commitments=dealer_pb2.DealCommitments(digests=one))
-            for one in digests
-        ),
-    ]
+    said: list[Message] = [dealer_pb2.DealResponse(grant=grant)]
+    for index, item in enumerate(plan):
+        digests = commit(item, [dealt_seeds(rank)] * _COPIES, index)
+        commitments = dealer_pb2.DealCommitments(digests=digests, item=index)
+        said.append(dealer_pb2.DealResponse(commitments=commitments))
+    return said
 
 
 @contextlib.contextmanager
@@ -256,20 +258,24 @@ def _party(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
             plan.extend(plans.from_wire(request.plan))
             given = said(script, _PARTY_NAMES, "dealer says", dealer_pb2.DealResponse)
             large = sum(item.correction_bytes for item in plan) > _DEALT_BYTES
-            return Stream(given or ([] if large else granted(plan)))
+            return Stream(given or ([] if large else granted(plan, rank)))
 
         def collect(_: dealer_pb2.CollectRequest) -> Stream:
             given = said(script, _PARTY_NAMES, "dealer sends", dealer_pb2.CollectResponse)
-            seeds = [_SEED] * len(PARTIES)
-            corrections = (item.correct(seeds, index) for index, item in enumerate(plan))
-            return Stream(given or [dealer_pb2.CollectResponse(data=one) for one in corrections])
+            honest: list[Message] = []
+            offset = 0
+            for index, item in enumerate(plan):
+                data = item.correct(dealt_seeds(rank), index)
+                honest.append(dealer_pb2.CollectResponse(data=data, offset=offset))
+                offset += len(data)
+            return Stream(given or honest)
 
         def exchange(*_: Any, **__: Any) -> Stream:
             given = said(script, _PARTY_NAMES, "peer says", party_pb2.ExchangeResponse)
 
             async def mirror() -> party_pb2.ExchangeResponse:
                 frame: Any = (await stream.written.get()).frame  # type: ignore[attr-defined]
-                return party_pb2.ExchangeResponse(frame=frame)
+                return party_pb2.ExchangeResponse(frame=mirrored(frame))
 
             stream = Stream(given, mirror)
             return stream
@@ -362,11 +368,11 @@ def party_seeds() -> list[bytes]:
         ]
         seeds.append(Script(rank, tuple(calls)).encode())
         plan = list(spec.plan())
-        sent = dealer_pb2.CollectResponse(data=plan[0].correct([_SEED] * len(PARTIES), 0)[:999])
+        sent = dealer_pb2.CollectResponse(data=plan[0].correct(dealt_seeds(rank), 0)[:999])
         answered = party_pb2.ExchangeResponse(frame=frame)
         payload = party_pb2.PeerFrame(sequence=0, payload=bytes(30))
         calls += [
-            call(_PARTY_NAMES, "dealer says", *granted(plan)),
+            call(_PARTY_NAMES, "dealer says", *granted(plan, rank)),
             call(_PARTY_NAMES, "dealer sends", sent),
             call(_PARTY_NAMES, "peer says", answered, party_pb2.ExchangeResponse(frame=payload)),
         ]

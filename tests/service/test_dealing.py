@@ -244,7 +244,7 @@ async def test_a_session_keeps_its_number_of_copies(dealer: Dealer) -> None:
     await dealer.grant("party-0", "session", PAIR)
     async with dealer.channel("party-1") as channel:
         error = await error_of(ask(channel, "session", PAIR, SMALL_PLAN, COPIES + 1, SECONDS))
-    assert error.name == "DEAL_INVALID" and "number of copies" in error.message
+    assert error.name == "DEAL_INVALID" and "--deal-copies" in error.message
     await dealer.grant("party-1", "session", PAIR)
 
 
@@ -269,7 +269,7 @@ async def test_the_dealer_forgets_the_oldest_sessions_before_plans_fill_its_memo
     dealer: Dealer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No party can make it hold more, however many sessions it opens."""
-    monkeypatch.setattr("aggregator.dealer.MAX_PLANNED", 3 * MIXED_PLAN.size)
+    monkeypatch.setattr("aggregator.dealer.MAX_COMMITMENTS", 3 * MIXED_PLAN.items * COPIES)
     first, _ = await dealer.grant("party-0", "first", PAIR, MIXED_PLAN)
     for session in ("second", "third"):
         await dealer.grant("party-0", session, PAIR, MIXED_PLAN)
@@ -711,15 +711,16 @@ def granted(seed: bytes = bytes(32), deal_id: bytes = bytes(16)) -> dealer_pb2.D
 
 def committed(size: int, index: int = 0) -> dealer_pb2.DealResponse:
     digests = commitment(bytes(size), bytes(32), index)
-    return dealer_pb2.DealResponse(commitments=dealer_pb2.DealCommitments(digests=digests))
+    said = dealer_pb2.DealCommitments(digests=digests, item=index)
+    return dealer_pb2.DealResponse(commitments=said)
 
 
 GRANT = (granted(), *(committed(SMALL.correction_bytes, index) for index in range(8)))
 """A grant of corrections that are zero, for the small plan."""
 
 
-def correction(size: int) -> dealer_pb2.CollectResponse:
-    return dealer_pb2.CollectResponse(data=bytes(size))
+def correction(size: int, offset: int = 0) -> dealer_pb2.CollectResponse:
+    return dealer_pb2.CollectResponse(data=bytes(size), offset=offset)
 
 
 async def test_a_dealer_that_never_answers_is_late(certificates: Certificates) -> None:
@@ -752,7 +753,8 @@ async def test_a_dealer_that_stalls_is_late(
 async def test_what_a_dealer_sent_before_it_stalled_is_still_used(
     certificates: Certificates,
 ) -> None:
-    sent = [*GRANT, correction(SMALL.correction_bytes), correction(SMALL.correction_bytes)]
+    size = SMALL.correction_bytes
+    sent = [*GRANT, correction(size), correction(size, size)]
     async with (
         serving(certificates, FaultyDealer(*sent)) as dealer,
         dealer.material("session", MaterialPool(1 << 20), timeout=SOON) as material,
@@ -774,7 +776,8 @@ async def test_parties_that_need_no_correction_need_no_dealer_after_the_grant(
 
 
 async def test_a_dealer_that_ends_too_early_is_named(certificates: Certificates) -> None:
-    sent = [*GRANT, correction(SMALL.correction_bytes), correction(8)]
+    size = SMALL.correction_bytes
+    sent = [*GRANT, correction(size), correction(8, size)]
     async with (
         serving(certificates, FaultyDealer(*sent, ends=True)) as dealer,
         dealer.material("session", MaterialPool(1 << 20)) as material,
@@ -819,7 +822,8 @@ async def test_a_correction_that_was_not_committed_to_is_not_used(
     certificates: Certificates,
 ) -> None:
     """The lot was drawn by what the dealer said before: it can't say something else after."""
-    wrong = dealer_pb2.CollectResponse(data=bytes(SMALL.correction_bytes - 1) + b"\1")
+    size = SMALL.correction_bytes
+    wrong = dealer_pb2.CollectResponse(data=bytes(size - 1) + b"\1", offset=size)
     sent = (correction(SMALL.correction_bytes), wrong)
     async with (
         serving(certificates, FaultyDealer(*GRANT, *sent)) as dealer,
@@ -830,9 +834,24 @@ async def test_a_correction_that_was_not_committed_to_is_not_used(
             await taken(material, SMALL)
 
 
+@pytest.mark.parametrize("offset", [0, 8, SMALL.correction_bytes + 1])
+async def test_corrections_that_come_twice_or_out_of_order_blame_nobody(
+    certificates: Certificates, offset: int
+) -> None:
+    sent = (correction(SMALL.correction_bytes), correction(8, offset))
+    async with (
+        serving(certificates, FaultyDealer(*GRANT, *sent)) as dealer,
+        dealer.material("session", MaterialPool(1 << 20)) as material,
+    ):
+        await taken(material, SMALL)
+        with refused(ErrorKind.DEAL_INVALID, "gaps"):
+            await taken(material, SMALL)
+
+
 async def test_a_dealer_that_dies_is_named(certificates: Certificates) -> None:
     """Its connection breaks in the middle of the stream: nobody waits for what will not come."""
-    sent = [*GRANT, correction(SMALL.correction_bytes), correction(8)]
+    size = SMALL.correction_bytes
+    sent = [*GRANT, correction(size), correction(8, size)]
     pool = MaterialPool(1 << 20)
     async with serving(certificates, FaultyDealer(*sent)) as dealer:
         (port,) = free_ports(1)
@@ -947,7 +966,7 @@ async def test_seeds_are_forgotten_and_never_shown(dealer: Dealer) -> None:
         assert len(seed) == 32
         assert repr(seed) not in repr(material)
         material.close()
-        assert material._seed == b""
+        assert material._seed == b"" and material._grant.seeds == ()
 
 
 # Rounds at parties
@@ -1190,21 +1209,29 @@ async def test_no_label_comes_of_a_dealer_that_lies_and_it_is_not_asked_again(
             commitment(bytes(item.correction_bytes), seeds[-1], index) for seeds in copies
         )
 
-    async with committee_of(dealer, tmp_path, 1 << 26) as (parties, committee):
+    # A party that has not caught it waits for those that have, and no longer count, so long.
+    async with committee_of(dealer, tmp_path, 1 << 26, seconds=3.0) as (parties, committee):
         cast = votes(MANY)
+        other = committee.spec(queries=MANY)
+        held_before = await committee.voted(other, cast)
+        await parties.hold(needed(other))
         with monkeypatch.context() as patch:
             patch.setattr("aggregator.dealer.commit", commit_to_lies)
             spec = committee.spec(queries=MANY)
-            held = await committee.voted(spec, cast)
-            outcomes = await committee.aggregate(spec, [held])
-        assert not any(outcome.released for outcome in outcomes)
-        errors = {outcome.error.name for outcome in outcomes if outcome.error is not None}
-        assert "DEALER_CAUGHT" in errors, errors
-        await parties.hold(0)
+            await committee.open(spec)
+            # Before anybody has voted, and so before anybody is charged.
+            listed = [error_of(committee.holdings(spec, name)) for name in TRIO]
+            errors = {error.name for error in await asyncio.gather(*listed)}
+        assert "DEALER_REFUSED" in errors, errors
+        await committee.abandon(spec)
 
         # Whoever caught it says so from then on, before anything is spent, also to the coordinator.
         marks = [mark for name in TRIO if (mark := tmp_path / name / "dealer-caught").exists()]
         assert marks and all("wrong material" in mark.read_text() for mark in marks)
+        # Another round that was open is not counted either: its lie may be the one in the copy
+        # that was drawn.
+        outcomes = await committee.aggregate(other, [held_before])
+        assert not any(outcome.released for outcome in outcomes)
         name = marks[0].parent.name
         assert not any((await parties.servicers[name].health()).values())
         error = await error_of(committee.open_at(name, committee.spec(queries=MANY)))

@@ -36,7 +36,7 @@ from mpc_vote.proto.mpcvote.v1 import (
     party_pb2,
     party_pb2_grpc,
 )
-from mpc_vote.spec import Spec
+from mpc_vote.spec import MAX_QUERIES, Spec
 from tests.service.support import (
     SECONDS,
     Group,
@@ -107,11 +107,15 @@ async def label_with_all(service: Service, farms: Group) -> LabelResult:
 async def counting(
     service: Service, client: AsyncLabelClient, farms: Group
 ) -> AsyncIterator[AsyncIterator[object]]:
-    """A request whose count has begun, and can't end inside: the dealer stands still.
+    """A request whose count has begun, and can't end inside: the dealer stands still since the
+    parties have checked it, with far more to deal than they have room for.
 
     Gives what the client still has to hear.
     """
-    events = client.stream(farms.queries(50), farms.plan())
+    events = client.stream(farms.queries(MAX_QUERIES), farms.plan())
+    async for event in events:
+        if isinstance(event, Progress) and event.stage == "voting":
+            break
     with frozen(service, "dealer"):
         async for event in events:
             if isinstance(event, Progress) and event.stage == "counting":

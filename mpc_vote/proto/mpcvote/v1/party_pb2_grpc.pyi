@@ -36,7 +36,9 @@ class PartyServiceStub:
     SubmitShares: _grpc.StreamUnaryMultiCallable[_party_pb2.SubmitSharesRequest, _party_pb2.SubmitSharesResponse]
     """Agents only, each for itself. The first complete submission of an agent counts; it may be repeated."""
     ListHoldings: _grpc.UnaryUnaryMultiCallable[_party_pb2.ListHoldingsRequest, _party_pb2.ListHoldingsResponse]
-    """Coordinator only: whose shares this party holds."""
+    """Coordinator only: whose shares this party holds.
+    It answers once the round's material is dealt and checked, or fails if that does.
+    """
     Aggregate: _grpc.UnaryStreamMultiCallable[_party_pb2.AggregateRequest, _party_pb2.AggregateResponse]
     """Coordinator only. Once per round, ever: returns this party's shares of the labels."""
     AbandonRound: _grpc.UnaryUnaryMultiCallable[_party_pb2.AbandonRoundRequest, _party_pb2.AbandonRoundResponse]
@@ -50,7 +52,9 @@ class PartyServiceAsyncStub(PartyServiceStub):
     SubmitShares: _aio.StreamUnaryMultiCallable[_party_pb2.SubmitSharesRequest, _party_pb2.SubmitSharesResponse]  # type: ignore[assignment]
     """Agents only, each for itself. The first complete submission of an agent counts; it may be repeated."""
     ListHoldings: _aio.UnaryUnaryMultiCallable[_party_pb2.ListHoldingsRequest, _party_pb2.ListHoldingsResponse]  # type: ignore[assignment]
-    """Coordinator only: whose shares this party holds."""
+    """Coordinator only: whose shares this party holds.
+    It answers once the round's material is dealt and checked, or fails if that does.
+    """
     Aggregate: _aio.UnaryStreamMultiCallable[_party_pb2.AggregateRequest, _party_pb2.AggregateResponse]  # type: ignore[assignment]
     """Coordinator only. Once per round, ever: returns this party's shares of the labels."""
     AbandonRound: _aio.UnaryUnaryMultiCallable[_party_pb2.AbandonRoundRequest, _party_pb2.AbandonRoundResponse]  # type: ignore[assignment]
@@ -79,7 +83,9 @@ class PartyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _party_pb2.ListHoldingsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_party_pb2.ListHoldingsResponse, _abc.Awaitable[_party_pb2.ListHoldingsResponse]]:
-        """Coordinator only: whose shares this party holds."""
+        """Coordinator only: whose shares this party holds.
+        It answers once the round's material is dealt and checked, or fails if that does.
+        """
 
     @_abc_1.abstractmethod
     def Aggregate(

@@ -77,6 +77,7 @@ class ServiceBenchSettings(Settings):
     parties: int = Field(3, ge=2, le=MAX_PARTIES, description="compute parties")
     neighbours: int = Field(50, ge=1, le=100_000, description="votes that an agent has on a query")
     sigma: float = Field(25.0, gt=0, description="noise in votes")
+    verified: bool = Field(True, description="whether ballots are shared so that none is stuffed")
     repeat: int = Field(3, ge=1, le=1_000, description="requests to take the median of")
     rtt: float = Field(0.0, ge=0, le=10_000, description="round trip to every server, in ms")
     rate: float | None = Field(None, gt=0, description="rate of every server's link, in Mbit/s")
@@ -156,6 +157,7 @@ async def _measure(
         quorum=agents,
         collusion=1,
         answer_seconds=_ANSWER_SECONDS,
+        verified=settings.verified,
     )
     with tempfile.TemporaryDirectory(prefix="mpc-vote-bench-") as folder:
         cluster = BenchCluster(
@@ -294,5 +296,5 @@ def _title(settings: ServiceBenchSettings) -> str:
         network += f" of {settings.rate:g} Mbit/s"
     return (
         f"{counted(settings.queries, 'query', 'queries')}, {settings.classes} classes, "
-        f"{settings.parties} parties, {network}"
+        f"{settings.parties} parties, {network}, ballots {'' if settings.verified else 'not '}verified"
     )

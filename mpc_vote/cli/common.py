@@ -121,7 +121,10 @@ def read_array(path: Path) -> npt.NDArray[Any]:
     except OSError as error:
         raise CommandError(f"can't read {path}: {error.strerror or error}") from error
     except UNREADABLE as error:
-        raise CommandError(f"{path} is not an .npy file of numbers: {error}") from error
+        # numpy's own words advise to load it unsafely.
+        raise CommandError(
+            f"{path} is not a whole .npy file of numbers; make one with numpy.save"
+        ) from error
     if not isinstance(array, np.ndarray):
         raise CommandError(f"{path} holds several arrays; save the one you mean with numpy.save")
     return array

@@ -294,7 +294,8 @@ def _title(settings: ServiceBenchSettings) -> str:
     network = f"{settings.rtt:g} ms round trips" if settings.rtt else "loopback"
     if settings.rate is not None:
         network += f" of {settings.rate:g} Mbit/s"
+    ballots = "verified ballots" if settings.verified else "ballots not verified"
     return (
         f"{counted(settings.queries, 'query', 'queries')}, {settings.classes} classes, "
-        f"{settings.parties} parties, {network}, ballots {'' if settings.verified else 'not '}verified"
+        f"{settings.parties} parties, {network}, {ballots}"
     )

@@ -127,7 +127,8 @@ def _children(pid: int) -> list[psutil.Process]:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         children = psutil.Process(pid).children()
-        if len(children) >= PROCESSES:
+        # A process that was just forked has its parent's command for a moment.
+        if len(children) >= PROCESSES and any("bench-agents" in c.cmdline() for c in children):
             return children
         time.sleep(0.05)
     raise AssertionError("the processes did not start")

@@ -17,7 +17,6 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from mpc_vote.cli import Command, meant
 from mpc_vote.client import AsyncLabelClient
 from mpc_vote.config import Address, LogLevel, Name, Settings
-from mpc_vote.data.files import UNREADABLE
 from mpc_vote.process import CommandError
 
 
@@ -120,7 +119,7 @@ def read_array(path: Path) -> npt.NDArray[Any]:
         array = np.load(path, allow_pickle=False)
     except OSError as error:
         raise CommandError(f"can't read {path}: {error.strerror or error}") from error
-    except UNREADABLE as error:
+    except Exception as error:  # numpy has no one error for a damaged file
         raise CommandError(f"{path} is not an .npy file of numbers: {error}") from error
     if not isinstance(array, np.ndarray):
         raise CommandError(f"{path} holds several arrays; save the one you mean with numpy.save")

@@ -494,7 +494,7 @@ def _check_constraints(
     verifier = PolicyBuilder().store(Store(list(authorities))).build_client_verifier()
     try:
         verifier.verify(certificate, list(others))
-    except VerificationError as error:
+    except (VerificationError, *pem.UNREADABLE) as error:
         raise IdentityError(
             f"The certificate {paths.certificate} goes beyond what its authority may issue, and no "
             "peer would accept it. Issue a new one with this project's authority."

@@ -108,9 +108,12 @@ class Schedule:
 
     @property
     def seconds(self) -> float:
-        """How long it lasts; a client that is paused for ever would not end."""
+        """How long it lasts; a client that is paused, or kept waiting, for ever would not end."""
         seconds = random.Random(f"{self} seconds").choice(_SECONDS)
-        return min(seconds, _SECONDS[-2]) if self.victim == "client" else seconds
+        waits = self.victim == "client" or (
+            self.fault is Fault.DELAY and self.step.caller == "client"
+        )
+        return min(seconds, _SECONDS[-2]) if waits else seconds
 
     @property
     def coin(self) -> bool:

@@ -17,7 +17,6 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from mpc_vote.cli import Command, meant
 from mpc_vote.client import AsyncLabelClient
 from mpc_vote.config import Address, LogLevel, Name, Settings
-from mpc_vote.data.files import UNREADABLE
 from mpc_vote.process import CommandError
 
 
@@ -120,8 +119,8 @@ def read_array(path: Path) -> npt.NDArray[Any]:
         array = np.load(path, allow_pickle=False)
     except OSError as error:
         raise CommandError(f"can't read {path}: {error.strerror or error}") from error
-    except UNREADABLE as error:
-        # numpy's own words advise to load it unsafely.
+    except Exception as error:
+        # numpy has no one error for a damaged file, and its words advise to load it unsafely.
         raise CommandError(
             f"{path} is not a whole .npy file of numbers; make one with numpy.save"
         ) from error

@@ -219,14 +219,14 @@ class _Records(abc.ABC):
 
     def spends(self) -> list[Spend]:
         """Every charge, oldest first."""
-        with self._lock:
+        with self._lock, self._reading():
             rows = self._db.execute(
                 "SELECT round_id, mechanism, note, charged_at FROM spends ORDER BY seq"
             ).fetchall()
-        return [
-            Spend(round_id, mechanism_from_json(text), note, datetime.fromisoformat(charged_at))
-            for round_id, text, note, charged_at in rows
-        ]
+            return [
+                Spend(round_id, mechanism_from_json(text), note, datetime.fromisoformat(charged_at))
+                for round_id, text, note, charged_at in rows
+            ]
 
     def spent(self, level: Level, delta: float) -> float:
         """The epsilon of everything ever charged."""
@@ -287,6 +287,14 @@ class _Records(abc.ABC):
             )
         return version
 
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Says which file it is that does not hold what was written."""
+        try:
+            yield
+        except _DAMAGED as error:
+            raise LedgerError(f"the spends in {self.path} can't be read: {error}") from error
+
     def _noted_budget(self) -> Budget | None:
         row = self._db.execute(
             "SELECT epsilon_agent, epsilon_instance, delta FROM budgets ORDER BY seq DESC LIMIT 1"
@@ -295,10 +303,11 @@ class _Records(abc.ABC):
 
     def _read_new(self) -> None:
         """Adds the spends recorded since the last look, by whichever process, to the totals."""
-        rows = self._db.execute(
-            "SELECT seq, mechanism FROM spends WHERE seq > ? ORDER BY seq", (self._read_up_to,)
-        ).fetchall()
-        read = [(seq, mechanism_from_json(text)) for seq, text in rows]
+        with self._reading():
+            rows = self._db.execute(
+                "SELECT seq, mechanism FROM spends WHERE seq > ? ORDER BY seq", (self._read_up_to,)
+            ).fetchall()
+            read = [(seq, mechanism_from_json(text)) for seq, text in rows]
         for seq, mechanism in read:
             self._totals[one_query(mechanism)] += mechanism.queries
             self._read_up_to = seq

@@ -185,7 +185,7 @@ class _Worker:
         if self._rng.random() < 0.01:
             return self._rng.randbytes(self._rng.choice((0, 1, 8, 64, 512)))
         data, other = self._rng.choice(self._pool), self._rng.choice(self._pool)
-        return self._target.mutate(data, other, self._rng)
+        return self._target.mutate(data, other, self._rng)[:MAX_BYTES]
 
     def _one(self, run: Run, data: bytes, fresh: bool) -> None:
         result = self._result

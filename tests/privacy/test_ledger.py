@@ -355,7 +355,7 @@ def test_an_unreadable_spend_blocks_further_ones(path: Path) -> None:
             """VALUES ('odd', '{"type": "future_vote"}', '', '')"""
         )
         for _ in range(2):
-            with pytest.raises(ValueError, match="future_vote"):
+            with pytest.raises(LedgerError, match="future_vote"):
                 ledger.charge("r1", VOTE)
 
 

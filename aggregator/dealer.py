@@ -98,14 +98,15 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
         party = rpc.caller().name
         session = self._admit(request, party)
         rank = session.parties.index(party)
-        seeds = [copy[rank] for copy in session.seeds]
+        seeds, commitments = [copy[rank] for copy in session.seeds], session.commitments
+        self._forget_if_done(session)
         yield dealer_pb2.DealResponse(
             grant=dealer_pb2.DealGrant(deal_id=session.deal_id, seeds=seeds)
         )
         item = 0
-        async for digests in session.commitments.read():
-            commitments = dealer_pb2.DealCommitments(digests=digests, item=item)
-            yield dealer_pb2.DealResponse(commitments=commitments)
+        async for digests in commitments.read():
+            said = dealer_pb2.DealCommitments(digests=digests, item=item)
+            yield dealer_pb2.DealResponse(commitments=said)
             item += 1
 
     @rpc.allowed(Role.PARTY)
@@ -124,16 +125,18 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
         if not request.copy < len(session.seeds):
             raise VoteError(ErrorKind.DEAL_INVALID, why="there is no such copy")
         plan, seeds, offset = session.plan, session.seeds[request.copy], 0
-        self._forget(session)
+        session.collected = True
+        self._forget_if_done(session)
         async for data in _corrections(plan, seeds):
             for piece in wire.split_bytes(data):
                 yield dealer_pb2.CollectResponse(data=piece, offset=offset)
                 offset += len(piece)
 
-    def _forget(self, session: _Session) -> None:
-        """All parties have what they need: whoever breaks in later finds no seed of theirs."""
-        self._weight -= session.weight
-        session.collected, session.plan, session.seeds = True, Plan(()), []
+    def _forget_if_done(self, session: _Session) -> None:
+        """Once all parties have what they need: whoever breaks in later finds no seed of theirs."""
+        if session.collected and len(session.served) == len(session.parties):
+            self._weight -= session.weight
+            session.plan, session.seeds = Plan(()), []
 
     def _admit(self, request: dealer_pb2.DealRequest, party: str) -> _Session:
         parties = tuple(request.parties)
@@ -161,7 +164,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
                 self._weight -= oldest.weight
         if session.parties != parties:
             raise VoteError(ErrorKind.DEAL_INVALID, why="the session has other parties")
-        if party in session.served or session.collected:
+        if party in session.served:
             raise VoteError(ErrorKind.DEAL_SPENT, session=request.session_id, who=party)
         if session.plan != plan:
             raise VoteError(ErrorKind.DEAL_INVALID, why="the session has another plan")

@@ -229,8 +229,9 @@ def observe(directory: Path, way: Way) -> Observation:
     out.parent.mkdir()
     np.save(queries, rng.normal(size=(QUERIES, _FEATURES)).astype(np.float32))
     settings = {"engine": way.engine.value}
-    patience = {"exchange-seconds": "1e-4"} if way.fails else {}
-    cluster = WatchedCluster(directory, PARTIES, agents, settings, patience)
+    if way.fails:
+        settings["aggregate-seconds"] = "1e-4"
+    cluster = WatchedCluster(directory, PARTIES, agents, settings)
     cluster.issue()
     try:
         cluster.start()

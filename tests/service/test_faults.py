@@ -541,7 +541,7 @@ STOPPED_BY = {
 async def test_every_role_stops_in_good_order_and_nothing_is_left(
     fragile: Service, farms: Group
 ) -> None:
-    """Last, as nothing of this cluster is left afterwards."""
+    """Then all of them start again, for whoever comes after."""
     await whole(fragile)
     cluster = fragile.cluster
     children = dict(cluster.children)
@@ -561,3 +561,5 @@ async def test_every_role_stops_in_good_order_and_nothing_is_left(
     mine = {process.pid for process in psutil.Process(os.getpid()).children(recursive=True)}
     assert not mine & {child.process.pid for child in children.values()}
     assert np.isfinite(cluster.peak_memory_bytes) and cluster.peak_memory_bytes > 0
+    cluster.start()
+    await whole(fragile)

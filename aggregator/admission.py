@@ -134,6 +134,11 @@ async def read_queries(
     async for message in messages:
         if message.HasField("queries"):
             queries.add(message.queries)
+    announced = first.plan.queries
+    if announced and queries.rows != announced:
+        raise VoteError(
+            ErrorKind.QUERIES_INCOMPLETE, field="queries", got=queries.rows, want=announced
+        )
     return queries.batch()
 
 

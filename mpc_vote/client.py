@@ -405,6 +405,7 @@ def _rows(given: npt.ArrayLike, field: str = "queries") -> npt.NDArray[Any]:
 def _requests(
     queries: npt.NDArray[Any], plan: label_pb2.LabelPlan
 ) -> Iterator[label_pb2.RequestLabelsRequest]:
+    plan.queries = len(queries)
     yield label_pb2.RequestLabelsRequest(plan=plan)
     for tensor in wire.chunks(queries):
         yield label_pb2.RequestLabelsRequest(queries=tensor)

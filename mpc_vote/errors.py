@@ -37,6 +37,10 @@ class ErrorKind(enum.Enum):
 
     # the request
     PLAN_MISSING = (_BAD, "The first message carries no plan. Send one with the number of classes.")
+    QUERIES_INCOMPLETE = (
+        _BAD,
+        "{got} queries have arrived, and the plan announces {want}. Send each row once.",
+    )
     QUERIES_EMPTY = (_BAD, "The batch has no queries. Send at least one row.")
     QUERIES_TOO_MANY = (_BAD, "{got} queries were sent, at most {limit} fit. Send fewer at a time.")
     ROW_TOO_LARGE = (_BAD, "One query takes {got} bytes, at most {limit} fit. Send features.")

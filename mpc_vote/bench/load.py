@@ -372,8 +372,10 @@ class _Load:
 
     def _growth(self, sizes: Sequence[int]) -> Report:
         times, used = np.array(self._tape.times), np.array(sizes[: len(self._tape.times)])
-        first = float(np.median(used[times <= self._seconds / 4]))
-        last = float(np.median(used[times > 3 * self._seconds / 4]))
+        early, late = used[times <= self._seconds / 4], used[times > 3 * self._seconds / 4]
+        # On a machine that is too busy to measure then, what is nearest.
+        first = float(np.median(early if early.size else used[:1]))
+        last = float(np.median(late if late.size else used[-1:]))
         slope = float(np.polyfit(times / 60, used, 1)[0]) if len(times) > 1 else 0.0
         return {"first": first, "last": last, "most": int(used.max()), "slope_per_minute": slope}
 

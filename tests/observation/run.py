@@ -39,8 +39,8 @@ _ROLES = ("agent", "party", "dealer", "coordinator", "label")
 @dataclass(frozen=True)
 class Way:
     """How the winners are found: the engine, and for the table engine its groups if not its own;
-    whether ballots are verified; and whether the parties wait so little for each other that the
-    round fails when all shares are there."""
+    whether ballots are verified; and whether the coordinator waits so little for the count that
+    the round fails when all shares are there."""
 
     engine: EngineName
     groups: tuple[int, ...] = ()

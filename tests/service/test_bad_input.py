@@ -83,6 +83,11 @@ BAD_REQUESTS: dict[str, tuple[list[label_pb2.RequestLabelsRequest], str, str]] =
     ),
     "no queries": (request(GOOD), "QUERIES_EMPTY", "at least one row"),
     "no rows": (request(GOOD, ROW[:0]), "QUERIES_EMPTY", "at least one row"),
+    "a piece that came twice": (
+        request({**GOOD, "queries": 1}, ROW, ROW),
+        "QUERIES_INCOMPLETE",
+        "2 queries have arrived, and the plan announces 1",
+    ),
     "too many queries": (
         request(GOOD, *[np.zeros((2_001, 6), np.float32)] * 5),
         "QUERIES_TOO_MANY",

@@ -75,6 +75,7 @@ class LabelPlan(_message.Message):
     ANSWER_SECONDS_FIELD_NUMBER: _builtins.int
     DELTA_FIELD_NUMBER: _builtins.int
     VERIFIED_FIELD_NUMBER: _builtins.int
+    QUERIES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Chosen by the client, unique among its requests; empty for a request never to be resumed."""
     classes: _builtins.int
@@ -92,6 +93,8 @@ class LabelPlan(_message.Message):
     """Whether agents' ballots are shared so that none can be stuffed. Where it is left out they are,
     if such ballots in such a number can be.
     """
+    queries: _builtins.int
+    """How many queries follow, if not zero: another number of them is refused."""
     def __init__(
         self,
         *,
@@ -106,10 +109,11 @@ class LabelPlan(_message.Message):
         answer_seconds: _builtins.int = ...,
         delta: _builtins.float = ...,
         verified: _builtins.bool | None = ...,
+        queries: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_collusion", b"_collusion", "_verified", b"_verified", "collusion", b"collusion", "verified", b"verified"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_collusion", b"_collusion", "_verified", b"_verified", "answer_seconds", b"answer_seconds", "ballot", b"ballot", "classes", b"classes", "collusion", b"collusion", "delta", b"delta", "engine", b"engine", "quorum", b"quorum", "request_id", b"request_id", "sigma", b"sigma", "tau", b"tau", "verified", b"verified"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_collusion", b"_collusion", "_verified", b"_verified", "answer_seconds", b"answer_seconds", "ballot", b"ballot", "classes", b"classes", "collusion", b"collusion", "delta", b"delta", "engine", b"engine", "queries", b"queries", "quorum", b"quorum", "request_id", b"request_id", "sigma", b"sigma", "tau", b"tau", "verified", b"verified"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__collusion: _TypeAlias = _typing.Literal["collusion"]  # noqa: Y015
     _WhichOneofArgType__collusion: _TypeAlias = _typing.Literal["_collusion", b"_collusion"]  # noqa: Y015

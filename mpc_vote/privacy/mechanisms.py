@@ -188,7 +188,10 @@ def check_mechanism(mechanism: object) -> None:
 
 def mechanism_from_json(text: str) -> Mechanism:
     """Reads `to_json` back; refuses unknown types, and fields too many or too few."""
-    record = json.loads(text)
+    try:
+        record = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("a mechanism is not nested so deep") from error
     if not isinstance(record, dict):
         raise ValueError("a mechanism must be a JSON object")
     kind = record.pop("type", None)

@@ -56,7 +56,7 @@ class Architecture:
         try:
             fields = json.loads(text)
             made = cls(fields["kind"], tuple(fields["shape"]), fields["classes"], fields["width"])
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise ValueError(f"not an architecture: {error}") from error
         sizes = (*made.shape, made.classes, made.width)
         if not made.shape or not all(type(size) is int and size >= 1 for size in sizes):

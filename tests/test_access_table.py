@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import pkgutil
 import re
@@ -47,6 +46,5 @@ def test_every_test_that_is_named_exists() -> None:
     assert len(named) == section().count(".py::test_")
     assert len(named) >= len(calls())
     for file, name in named:
-        tree = ast.parse((ROOT / "tests" / "service" / file).read_text())
-        functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-        assert name in {node.name for node in tree.body if isinstance(node, functions)}, file
+        text = (ROOT / "tests" / "service" / file).read_text()
+        assert re.search(rf"^(async )?def {name}\(", text, re.MULTILINE), (file, name)

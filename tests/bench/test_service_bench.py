@@ -20,6 +20,7 @@ PROGRAM = [
     "import sys; from mpc_vote.bench.service import command; sys.exit(command(sys.argv[1:]))",
 ]
 SMALL = ["--agents=3", "--queries=16", "--classes=3", "--features=5", "--parties=2", "--sigma=5"]
+LONG = [*SMALL, "--repeat=1000"]
 PROCESSES = 5  # dealer, two parties, coordinator, agents
 
 
@@ -80,7 +81,7 @@ def test_the_parts_of_a_request_add_up(tmp_path: Path, network: tuple[str, ...])
 
 def test_interrupting_it_leaves_no_process_behind() -> None:
     bench = subprocess.Popen(
-        [*PROGRAM, *SMALL], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+        [*PROGRAM, *LONG], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
     )
     children = _children(bench.pid)
     bench.send_signal(signal.SIGINT)
@@ -93,7 +94,7 @@ def test_interrupting_it_leaves_no_process_behind() -> None:
 
 def test_a_failed_child_fails_it_with_its_reason() -> None:
     bench = subprocess.Popen(
-        [*PROGRAM, *SMALL], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+        [*PROGRAM, *LONG], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
     )
     children = _children(bench.pid)
     next(child for child in children if "bench-agents" in child.cmdline()).kill()

@@ -18,16 +18,12 @@ _START_SECONDS = 60.0
 
 @contextlib.contextmanager
 def _running(
-    directory: Path,
-    parties: int,
-    groups: Mapping[str, Group],
-    coordinator: Mapping[str, str],
-    party: Mapping[str, str],
+    directory: Path, parties: int, groups: Mapping[str, Group], coordinator: Mapping[str, str]
 ) -> Iterator[Service]:
     agents: dict[str, dict[str, str]] = {}
     for group in groups.values():
         agents |= group.write(directory / "private")
-    cluster = Cluster(directory, parties, agents, coordinator, party)
+    cluster = Cluster(directory, parties, agents, coordinator)
     cluster.issue()
     try:
         cluster.start()
@@ -42,18 +38,15 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """Three parties, and agents of two kinds. Tests leave it as they found it."""
     directory = tmp_path_factory.mktemp("service")
     limits = {"max-open-rounds": "3", "least-sigma": "1e-6", "revoked-agents": "outcast"}
-    with _running(directory, 3, {"clinics": CLINICS, "labs": LABS}, limits, {}) as running:
+    with _running(directory, 3, {"clinics": CLINICS, "labs": LABS}, limits) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """Two parties and three agents, for tests that kill them and start them again.
-
-    Parties have little room for material, so that a count can be stopped by its dealer.
-    """
+    """Two parties and three agents, for tests that kill them and start them again."""
     directory = tmp_path_factory.mktemp("fragile")
-    with _running(directory, 2, {"farms": FARMS}, {}, {"pool-mib": "1"}) as running:
+    with _running(directory, 2, {"farms": FARMS}, {}) as running:
         yield running
 
 

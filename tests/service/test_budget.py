@@ -354,7 +354,7 @@ def _odd(path: Path) -> None:
         (_text, "is no ledger: file is not a database"),
         (_theirs, "is a database, but no ledger"),
         (_newer, "has schema 99, this version knows up to 2"),
-        (_odd, "holds a spend that can't be read: unknown mechanism 'future_vote'"),
+        (_odd, "can't be read: unknown mechanism 'future_vote'"),
     ],
 )
 def test_a_budget_that_can_not_be_read_is_explained(

@@ -36,7 +36,7 @@ from mpc_vote.proto.mpcvote.v1 import (
     party_pb2,
     party_pb2_grpc,
 )
-from mpc_vote.spec import MAX_QUERIES, Spec
+from mpc_vote.spec import Spec
 from tests.service.support import (
     SECONDS,
     Group,
@@ -101,26 +101,6 @@ async def label_with_all(service: Service, farms: Group) -> LabelResult:
         result = await client.label(queries, farms.plan(quorum=3))
     assert (result.labels == farms.winners(queries)).all()
     return result
-
-
-@contextlib.asynccontextmanager
-async def counting(
-    service: Service, client: AsyncLabelClient, farms: Group
-) -> AsyncIterator[AsyncIterator[object]]:
-    """A request whose count has begun, and can't end inside: the dealer stands still since the
-    parties have checked it, with far more to deal than they have room for.
-
-    Gives what the client still has to hear.
-    """
-    events = client.stream(farms.queries(MAX_QUERIES), farms.plan())
-    async for event in events:
-        if isinstance(event, Progress) and event.stage == "voting":
-            break
-    with frozen(service, "dealer"):
-        async for event in events:
-            if isinstance(event, Progress) and event.stage == "counting":
-                break
-        yield events
 
 
 @contextlib.asynccontextmanager
@@ -375,11 +355,17 @@ async def test_a_party_that_dies_fails_the_round_by_name_and_comes_back_alone(
     spec = party_spec(fragile)
     await open_by_hand(fragile, victim, spec)
     async with fragile.client() as client:
-        # In the middle of a count: the round fails, the charge stays.
-        async with counting(fragile, client, farms) as events:
+        # In the middle of a round, of which nothing comes: it fails, the charge stays.
+        lone = Group(shape=(2,), classes=9, ks={}, spread=1.0)
+        plan = lone.plan(quorum=1, collusion=0)
+        async with ghost(fragile, "ghost", classes=9) as agent:
+            asked = asyncio.create_task(client.label(np.zeros((1, 2), np.float32), plan))
+            round_id = (await agent.announced()).round_id
+            await agent.prepare(round_id)
             kill(fragile, "party-1")
+            await agent.decline(round_id)
         with refused(ErrorKind.PARTY_UNREACHABLE, "Party party-1 does not answer"):
-            assert not [event async for event in events]
+            await asyncio.wait_for(asked, SECONDS)
         failed = (await client.rounds())[-1]
         assert failed.state == label_pb2.ROUND_STATE_FAILED
         assert "party-1" in failed.reason
@@ -416,14 +402,20 @@ async def test_without_the_dealer_nothing_is_spent_and_its_return_is_enough(
     await label_with_all(fragile, farms)
 
 
-async def test_a_dealer_that_dies_in_a_count_fails_the_round_by_name(
+async def test_a_dealer_that_stands_still_or_dies_fails_rounds_by_name_and_they_cost_nothing(
     fragile: Service, farms: Group
 ) -> None:
+    charged = fragile.spends()
     async with fragile.client() as client:
-        async with counting(fragile, client, farms) as events:
-            kill(fragile, "dealer")
+        with (
+            frozen(fragile, "dealer"),
+            refused(ErrorKind.PARTY_UNREACHABLE, "The dealer does not answer"),
+        ):
+            await client.label(farms.queries(10), farms.plan())
+        kill(fragile, "dealer")
         with refused(ErrorKind.PARTY_UNREACHABLE, "The dealer does not answer"):
-            assert not [event async for event in events]
+            await client.label(farms.queries(10), farms.plan())
+    assert fragile.spends() == charged
     await misses_its_dealer(fragile)
     fragile.cluster.start_dealer()
     await whole(fragile)

@@ -28,6 +28,8 @@ from mpc_vote.proto.mpcvote.v1 import dealer_pb2, dealer_pb2_grpc
 from mpc_vote.spec import MAX_PARTIES
 
 MAX_SESSIONS = 4_096
+# The largest take over a gigabyte each while they are made.
+_ITEMS_AT_ONCE = 2
 # For the items of all sessions, in all copies: what waits in memory until all have read it.
 MAX_COMMITMENTS = MAX_DEALT * MAX_COPIES
 
@@ -35,7 +37,14 @@ MAX_COMMITMENTS = MAX_DEALT * MAX_COPIES
 class _Commitments:
     """To each item in turn, made once for all parties that ask; kept until all have read them."""
 
-    def __init__(self, plan: Plan, copies: Sequence[Sequence[bytes]], readers: int) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        copies: Sequence[Sequence[bytes]],
+        readers: int,
+        gate: asyncio.Semaphore,
+    ) -> None:
+        self._gate = gate
         self._copies = copies
         self._left = enumerate(plan)
         self._next = next(self._left, None)
@@ -50,7 +59,8 @@ class _Commitments:
             async with self._making:
                 if place == len(made) and self._next is not None:
                     index, item = self._next
-                    made.append(await asyncio.to_thread(commit, item, self._copies, index))
+                    async with self._gate:
+                        made.append(await asyncio.to_thread(commit, item, self._copies, index))
                     self._next = next(self._left, None)
             if place == len(made):
                 break
@@ -86,6 +96,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
         # starts another deal, which its peers notice.
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
         self._weight = 0
+        self._gate = asyncio.Semaphore(_ITEMS_AT_ONCE)
 
     async def health(self) -> Mapping[str, bool]:
         """The dealer depends on nobody."""
@@ -127,7 +138,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
         plan, seeds, offset = session.plan, session.seeds[request.copy], 0
         session.collected = True
         self._forget_if_done(session)
-        async for data in _corrections(plan, seeds):
+        async for data in _corrections(plan, seeds, self._gate):
             for piece in wire.split_bytes(data):
                 yield dealer_pb2.CollectResponse(data=piece, offset=offset)
                 offset += len(piece)
@@ -155,7 +166,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
         session = self._sessions.get(request.session_id)
         if session is None:
             seeds = [[new_seed() for _ in parties] for _ in range(request.copies)]
-            commitments = _Commitments(plan, seeds, readers=len(parties))
+            commitments = _Commitments(plan, seeds, len(parties), self._gate)
             session = _Session(parties, plan, seeds, commitments, deal_id=os.urandom(16))
             self._sessions[request.session_id] = session
             self._weight += session.weight
@@ -178,11 +189,17 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
         return session
 
 
-async def _corrections(plan: Plan, seeds: Sequence[bytes]) -> AsyncIterator[bytes]:
+async def _corrections(
+    plan: Plan, seeds: Sequence[bytes], gate: asyncio.Semaphore
+) -> AsyncIterator[bytes]:
     """One correction per item; the next is made while this one is on its way."""
 
+    async def make(index: int, item: Item[Any]) -> bytes:
+        async with gate:
+            return await asyncio.to_thread(item.correct, seeds, index)
+
     def start(index: int, item: Item[Any]) -> asyncio.Task[bytes]:
-        return asyncio.create_task(asyncio.to_thread(item.correct, seeds, index))
+        return asyncio.create_task(make(index, item))
 
     ahead: asyncio.Task[bytes] | None = None
     try:

@@ -51,6 +51,7 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
         self._defaults = defaults
         self._places = Places(max_open_rounds)
         self._open: dict[str, tuple[Round, asyncio.Task[None]]] = {}
+        self._starting: set[asyncio.Task[Round]] = set()
         # Whose batches are being read.
         self._reading: list[str] = []
         # Two calls under one request id must not both find that there is no such round yet.
@@ -69,7 +70,8 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
         return [name for name, ready in zip(self._parties, serving, strict=True) if not ready]
 
     async def stop(self) -> None:
-        """Fails the open rounds."""
+        """Fails the open rounds, and those that are being opened for clients which hung up."""
+        await asyncio.gather(*self._starting, return_exceptions=True)
         tasks = [task for _, task in self._open.values()]
         for task in tasks:
             task.cancel()
@@ -112,7 +114,10 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
                 record = self._resumed(client, plan.request_id, fingerprint)
                 if record is None:
                     # A client that hangs up now must not leave a round that runs nowhere.
-                    return await asyncio.shield(self._start(client, plan, queries, fingerprint))
+                    start = asyncio.create_task(self._start(client, plan, queries, fingerprint))
+                    self._starting.add(start)
+                    start.add_done_callback(self._starting.discard)
+                    return await asyncio.shield(start)
             running = self._open.get(record.round_id)
             return record if running is None else running[0]
 

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -192,7 +191,7 @@ def _of_copy(digests: bytes, copy: int) -> bytes:
 def _draw(grant: Grant, transcript: bytes, channel: Openings) -> tuple[int, bytes]:
     """A copy by lot, which the dealer could not foresee; and what stands for how it was drawn."""
     session = grant.session
-    coin = os.urandom(DIGEST_BYTES)
+    coin = new_seed()
     said = _hash("dealt", transcript, *grant.digests)
     first = channel.exchange(said + coin_hash(transcript, channel.rank, coin))
     for rank, payload in enumerate(first):

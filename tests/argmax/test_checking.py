@@ -20,14 +20,12 @@ from mpc_vote.argmax.material import Material, Plan, Run
 from mpc_vote.argmax.triples import TripleKind, Triples
 from mpc_vote.csprng import new_seed
 from mpc_vote.errors import ErrorKind, VoteError
-from mpc_vote.verified.limits import Limits
 from mpc_vote.verified.unmasking import Unmasking
 
 ITEMS = (
     Triples(TripleKind.PRODUCT, 3),
     Level(vectors=2, group=3, bits=16, label_bits=2, labelled=False, last=True),
     Unmasking(pointers=2, pointer_bits=2, flags=3, ring_bits=16),
-    Limits(queries=1, most=7, limits=(3, 4)),
 )
 PLAN = Plan((Run(ITEMS, 1),))
 PARTIES, COPIES = 3, 4

@@ -148,7 +148,8 @@ def secrets_of(seen: Observation) -> Needles:
         if truth.layout is not None:
             needles.add_packed(f"bits of {name}", truth.shared, 1)
             pointers = pointers_of(truth.layout, truth.shared)
-            hide(needles, f"pointers of {name}", pointers, truth.layout.pointer_bits)
+            for bits in (truth.layout.pointer_bits, 8, 16):
+                needles.add_packed(f"pointers of {name}", pointers, bits)
     wins = wins_of(total.T).T
     needles.add_matrix("wins", wins)
     needles.add_packed("wins", wins, LABEL_BITS)

@@ -286,7 +286,6 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
                 round_trip_seconds=max(await round_.round_trips),
                 material_seconds=session.material_seconds,
                 sum_seconds=session.sum_seconds,
-                excluded=session.totals.excluded,
             )
             yield party_pb2.AggregateResponse(statistics=statistics)
             await channel.finish()

@@ -34,7 +34,6 @@ from mpc_vote.argmax.stock import StockArgmax
 from mpc_vote.argmax.table import TableArgmax
 from mpc_vote.argmax.triples import TripleKind, Triples
 from mpc_vote.proto.mpcvote.v1 import dealer_pb2, label_pb2, party_pb2
-from mpc_vote.verified.limits import Limits
 from mpc_vote.verified.unmasking import Unmasking
 from tests.observation.needles import Needles, binary_forms, varint
 from tests.observation.openings import (
@@ -60,6 +59,7 @@ from tests.observation.run import (
     observe,
     own_folder,
 )
+from tests.verified.plain import noise_in, pointers_of, votes_in
 
 CHECK_SIZES = (64, 32, 32, 7 * 32, 0)
 """Of what a party sends to each peer as they check the dealer's eight copies."""
@@ -68,8 +68,8 @@ FALSE_ALARM = 1e-6
 LABELS_IN_A_PIECE = 24
 LABEL_BITS = label_bits(CLASSES)
 VOTE = 16
-# Of verified ballots: flags and the limits of their counts, opened in three exchanges.
-_BALLOT_ITEMS, _BALLOT_EXCHANGES = 2, 3
+# All bits of verified ballots are opened in one exchange.
+_BALLOT_ITEMS, _BALLOT_EXCHANGES = 1, 1
 
 # The engines, and the table engine also with winners of groups that meet at a second level.
 WAYS = {
@@ -147,6 +147,9 @@ def secrets_of(seen: Observation) -> Needles:
     for name, truth in seen.truths.items():
         if truth.layout is not None:
             needles.add_packed(f"bits of {name}", truth.shared, 1)
+            pointers = pointers_of(truth.layout, truth.shared)
+            for bits in (truth.layout.pointer_bits, 8, 16):
+                needles.add_packed(f"pointers of {name}", pointers, bits)
     wins = wins_of(total.T).T
     needles.add_matrix("wins", wins)
     needles.add_packed("wins", wins, LABEL_BITS)
@@ -183,6 +186,20 @@ def opened_of_ballots(seen: Observation) -> list[Opening]:
         return []
     held = [own[:_BALLOT_ITEMS] for own in parts]
     return list(ballot_openings(plan[:_BALLOT_ITEMS], held, exchanges[:_BALLOT_EXCHANGES]))
+
+
+def pointers_shared(seen: Observation) -> Iterator[Matrix]:
+    """By agent, the pointers of its verified ballot."""
+    for truth in seen.truths.values():
+        assert truth.layout is not None
+        yield pointers_of(truth.layout, truth.shared).reshape(-1)
+
+
+def flags_shared(seen: Observation) -> Iterator[Matrix]:
+    """By agent, the flags of the noise in its verified ballot."""
+    for truth in seen.truths.values():
+        assert truth.layout is not None
+        yield truth.shared[:, -truth.layout.flags :].reshape(-1)
 
 
 def opened_by_level(seen: Observation) -> list[tuple[Level | None, list[Opening]]]:
@@ -289,10 +306,10 @@ def test_the_recorded_shares_add_up_to_the_ballots(seen: Observation) -> None:
     for name, truth in seen.truths.items():
         parts = [truth.expanded(rank) for rank in range(PARTIES)]
         if truth.layout is None:
-            total = in_ring(np.sum(parts, axis=0), seen)
+            assert np.array_equal(in_ring(np.sum(parts, axis=0), seen), truth.noisy), name
         else:
-            total = np.bitwise_xor.reduce(parts)
-        assert np.array_equal(total, truth.shared), name
+            assert np.array_equal(VOTE * votes_in(truth.layout, truth.shared), truth.ballot), name
+            assert np.array_equal(noise_in(truth.layout, truth.shared), truth.noise), name
         for rank, share in enumerate(truth.shares):
             received = b"".join(
                 seen.views[f"party-{rank}"].passed(RECEIVED, "PartyService/SubmitShares")
@@ -399,7 +416,7 @@ def test_the_dealer_hears_nothing_but_sizes(seen: Observation) -> None:
     if isinstance(seen.spec.engine, StockArgmax):
         assert {item.kind for item in plan if isinstance(item, Triples)} == set(TripleKind)
     else:
-        assert all(isinstance(item, Level | Unmasking | Limits) for item in plan)
+        assert all(isinstance(item, Level | Unmasking) for item in plan)
 
 
 def test_the_client_hears_labels_cost_and_progress(seen: Observation) -> None:
@@ -576,14 +593,9 @@ def test_openings_are_what_they_are_said_to_be(
         assert {opening.what for opening in openings} == {"product", "conjunction", "bit"}
         return
     if seen.spec.message.verified:
-        flags, counts, above = (
-            one.without(range(PARTIES)).reshape(-1) for one in opened_of_ballots(seen)
-        )
-        truths = list(seen.truths.values())
-        assert np.array_equal(flags, np.concatenate([truth.shared.reshape(-1) for truth in truths]))
-        votes = np.concatenate([truth.ballot.sum(axis=1) // VOTE for truth in truths])
-        assert np.array_equal(counts, votes)
-        assert not above.any()
+        pointers, flags = (one.without(range(PARTIES)) for one in opened_of_ballots(seen))
+        assert np.array_equal(pointers.reshape(-1), np.concatenate(list(pointers_shared(seen))))
+        assert np.array_equal(flags.reshape(-1), np.concatenate(list(flags_shared(seen))))
     values, tags = seen.noisy_total().T, np.arange(CLASSES)[:, None].repeat(QUERIES, axis=1)
     whats = []
     for level, opened in opened_by_level(seen):
@@ -642,8 +654,7 @@ def test_what_the_parties_open_is_uniform_under_one_partys_masks(
     limit = FALSE_ALARM / (2 * len(kinds) * PARTIES * len(WAYS))
     for kind in sorted(kinds):
         chosen = [opening for opening in openings if opening.what == kind]
-        seen_by_all = [] if kind == "above" else [[one.opened for one in chosen]]  # all zero
-        for values in (*seen_by_all, [one.without(others) for one in chosen]):
+        for values in ([one.opened for one in chosen], [one.without(others) for one in chosen]):
             packed = [ring.pack(v.reshape(-1), o.bits) for v, o in zip(values, chosen, strict=True)]
             assert uniform_p_value(b"".join(packed)) > limit, kind
 

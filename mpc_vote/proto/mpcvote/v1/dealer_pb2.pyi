@@ -118,7 +118,6 @@ class DealItem(_message.Message):
     LEVEL_FIELD_NUMBER: _builtins.int
     ROTATION_FIELD_NUMBER: _builtins.int
     UNMASKING_FIELD_NUMBER: _builtins.int
-    LIMITS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def triples(self) -> Global___TripleItem: ...
     @_builtins.property
@@ -127,8 +126,6 @@ class DealItem(_message.Message):
     def rotation(self) -> Global___RotationItem: ...
     @_builtins.property
     def unmasking(self) -> Global___UnmaskingItem: ...
-    @_builtins.property
-    def limits(self) -> Global___LimitsItem: ...
     def __init__(
         self,
         *,
@@ -136,13 +133,12 @@ class DealItem(_message.Message):
         level: Global___LevelItem | None = ...,
         rotation: Global___RotationItem | None = ...,
         unmasking: Global___UnmaskingItem | None = ...,
-        limits: Global___LimitsItem | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["level", b"level", "limits", b"limits", "rotation", b"rotation", "shape", b"shape", "triples", b"triples", "unmasking", b"unmasking"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["level", b"level", "rotation", b"rotation", "shape", b"shape", "triples", b"triples", "unmasking", b"unmasking"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["level", b"level", "limits", b"limits", "rotation", b"rotation", "shape", b"shape", "triples", b"triples", "unmasking", b"unmasking"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["level", b"level", "rotation", b"rotation", "shape", b"shape", "triples", b"triples", "unmasking", b"unmasking"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_shape: _TypeAlias = _typing.Literal["triples", "level", "rotation", "unmasking", "limits"]  # noqa: Y015
+    _WhichOneofReturnType_shape: _TypeAlias = _typing.Literal["triples", "level", "rotation", "unmasking"]  # noqa: Y015
     _WhichOneofArgType_shape: _TypeAlias = _typing.Literal["shape", b"shape"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_shape) -> _WhichOneofReturnType_shape | None: ...
 
@@ -269,36 +265,6 @@ class UnmaskingItem(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___UnmaskingItem: _TypeAlias = UnmaskingItem  # noqa: Y015
-
-@_typing.final
-class LimitsItem(_message.Message):
-    """To find which of some counts from 0 to `most` are above their limits: for each limit as many
-    counts as there are queries.
-    """
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    QUERIES_FIELD_NUMBER: _builtins.int
-    MOST_FIELD_NUMBER: _builtins.int
-    LIMITS_FIELD_NUMBER: _builtins.int
-    queries: _builtins.int
-    most: _builtins.int
-    @_builtins.property
-    def limits(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
-    def __init__(
-        self,
-        *,
-        queries: _builtins.int = ...,
-        most: _builtins.int = ...,
-        limits: _abc.Iterable[_builtins.int] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "most", b"most", "queries", b"queries"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___LimitsItem: _TypeAlias = LimitsItem  # noqa: Y015
 
 @_typing.final
 class DealResponse(_message.Message):

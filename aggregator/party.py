@@ -26,7 +26,7 @@ import numpy as np
 from aggregator.deal import DealtMaterial, MaterialPool, ask
 from aggregator.peers import PeerChannel, PeerServicer
 from aggregator.tally import Tally
-from mpc_vote import rpc
+from mpc_vote import rpc, wire
 from mpc_vote.argmax.checking import Drawn, Grant, Session, choose
 from mpc_vote.argmax.engine import label_bits
 from mpc_vote.argmax.material import Item, P
@@ -257,7 +257,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             waited = time.monotonic() - started
             channel = await PeerChannel.open(
                 spec.round_id,
-                _context(spec, request.contributors, material.context),
+                count_context(spec, request.contributors, material.context),
                 self._parties,
                 self._rank,
                 self._peers,
@@ -274,7 +274,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
                     self._threads, session.label_shares, rows
                 )
                 label_shares = party_pb2.LabelShares(
-                    offset=start, shares=labels.astype("<u2").tobytes()
+                    offset=start, shares=labels.astype(wire.LABEL).tobytes()
                 )
                 yield party_pb2.AggregateResponse(shares=label_shares)
             statistics = party_pb2.AggregateStatistics(
@@ -330,7 +330,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         """Draws a copy with the peers and checks the others."""
         channel = await PeerChannel.open(
             f"{spec.round_id}.deal",
-            hashlib.sha256(spec.digest + grant.transcript()).digest(),
+            deal_context(spec, grant.transcript()),
             self._parties,
             self._rank,
             self._peers,
@@ -450,8 +450,13 @@ def _close_material(material: asyncio.Task[DealtMaterial]) -> None:
         material.result().close()
 
 
-def _context(spec: Spec, contributors: Sequence[party_pb2.Holding], material: bytes) -> bytes:
-    """What the parties must agree on: the spec, whom they count, and the material."""
+def deal_context(spec: Spec, transcript: bytes) -> bytes:
+    """What the parties must agree on before they draw a copy: the spec, and whose seeds."""
+    return hashlib.sha256(spec.digest + transcript).digest()
+
+
+def count_context(spec: Spec, contributors: Sequence[party_pb2.Holding], material: bytes) -> bytes:
+    """What the parties must agree on before they count: the spec, whom, and the material."""
     digest = hashlib.sha256(spec.digest + material)
     for holding in sorted(contributors, key=lambda h: h.agent):
         digest.update(holding.agent.encode() + b"\0" + holding.submission_id)

@@ -22,7 +22,7 @@ import numpy as np
 from aggregator.admission import warnings
 from aggregator.archive import Archive, Labels
 from aggregator.attendance import Attendance, Ballots
-from mpc_vote import rpc
+from mpc_vote import rpc, wire
 from mpc_vote.argmax.engine import label_bits
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.privacy import accountant
@@ -39,9 +39,6 @@ _PREPARE_PART = 0.7
 # No round takes so long or sends so much.
 _MOST_SECONDS = 1e6
 _MOST_BYTES = 1 << 50
-
-# As shares of labels travel.
-_LABEL = np.dtype("<u2")
 
 T = TypeVar("T")
 Event = label_pb2.RequestLabelsResponse
@@ -258,9 +255,9 @@ class RoundRunner:
                     if not _plausible(statistics):
                         raise _bad_answer(spec, rank, "its statistics make no sense")
                     continue
-                if len(response.shares.shares) % _LABEL.itemsize:
+                if len(response.shares.shares) % wire.LABEL.itemsize:
                     raise _bad_answer(spec, rank, "label shares are cut short")
-                shares = np.frombuffer(response.shares.shares, dtype=_LABEL)
+                shares = np.frombuffer(response.shares.shares, dtype=wire.LABEL)
                 rows = slice(response.shares.offset, response.shares.offset + shares.size)
                 if rows.stop > spec.rows or got[rank, rows].any():
                     raise _bad_answer(spec, rank, "label shares out of place")

@@ -18,6 +18,8 @@ from mpc_vote.proto.mpcvote.v1 import common_pb2
 CHUNK_BYTES = 1 << 20
 MAX_ROW_BYTES = 8 << 20
 MAX_DIMENSIONS = 8
+# As shares of labels travel.
+LABEL = np.dtype("<u2")
 
 Array = npt.NDArray[Any]
 DTypeCode: TypeAlias = common_pb2.DType.ValueType

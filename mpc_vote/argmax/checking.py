@@ -114,6 +114,26 @@ def coin_hash(transcript: bytes, rank: int, coin: bytes) -> bytes:
     return _hash("coin", transcript, _number(rank), coin)
 
 
+def dealt_digest(transcript: bytes, digests: Sequence[bytes]) -> bytes:
+    """Stands for all that the dealer said, with its commitments to each item of the plan."""
+    return _hash("dealt", transcript, *digests)
+
+
+def lot_digest(said: bytes, first: Sequence[bytes], coins: Sequence[bytes]) -> bytes:
+    """Stands for all that a party has heard when the copy is drawn; its peers' come by rank."""
+    return _hash("lot", said, *first, *coins)
+
+
+def drawn_copy(coins: Sequence[bytes], copies: int) -> int:
+    """The copy that the coins of all parties choose."""
+    return int.from_bytes(_hash("copy", *coins), "big") % copies
+
+
+def drawn_context(lot: bytes, copy: int) -> bytes:
+    """Stands for all that was said and drawn, and for the copy."""
+    return _hash("drawn", lot, _number(copy))
+
+
 def commitment(correction: bytes, last_key: bytes, index: int) -> bytes:
     """Binds the dealer to a correction, and hides it from who lacks the last party's key."""
     key = hmac.digest(last_key, b"mpc-vote commitment", "sha256")
@@ -192,7 +212,7 @@ def _draw(grant: Grant, transcript: bytes, channel: Openings) -> tuple[int, byte
     """A copy by lot, which the dealer could not foresee; and what stands for how it was drawn."""
     session = grant.session
     coin = new_seed()
-    said = _hash("dealt", transcript, *grant.digests)
+    said = dealt_digest(transcript, grant.digests)
     first = channel.exchange(said + coin_hash(transcript, channel.rank, coin))
     for rank, payload in enumerate(first):
         if payload[:DIGEST_BYTES] != said:
@@ -203,11 +223,11 @@ def _draw(grant: Grant, transcript: bytes, channel: Openings) -> tuple[int, byte
         if coin_hash(transcript, rank, revealed) != payload[DIGEST_BYTES:]:
             who = session.parties[rank]
             raise session.disagreement(f"party {who} changed its part of the lot")
-    lot = _hash("lot", said, *first, *coins)
+    lot = lot_digest(said, first, coins)
     if any(echo != lot for echo in channel.exchange(lot)):
         raise session.disagreement("a party told its peers different things")
-    copy = int.from_bytes(_hash("copy", *coins), "big") % session.copies
-    return copy, _hash("drawn", lot, _number(copy))
+    copy = drawn_copy(coins, session.copies)
+    return copy, drawn_context(lot, copy)
 
 
 def _open_seeds(

@@ -68,10 +68,15 @@ class Plan:
 
     @cached_property
     def digest(self) -> bytes:
-        """Stands for the plan: SHA-256 of JSON without spaces, a list of runs. A run is its times,
-        then for each item a list of its kind and its fields."""
+        """Stands for the plan: SHA-256 of its text."""
+        return hashlib.sha256(self.text.encode()).digest()
+
+    @property
+    def text(self) -> str:
+        """JSON without spaces, a list of runs. A run is its times, then for each item a list of its
+        kind and its fields."""
         runs = [[run.times, *map(_described, run.items)] for run in self.runs]
-        return hashlib.sha256(json.dumps(runs, separators=(",", ":")).encode()).digest()
+        return json.dumps(runs, separators=(",", ":"))
 
     def __iter__(self) -> Iterator[Item[Any]]:
         for run in self.runs:

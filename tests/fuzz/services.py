@@ -401,7 +401,7 @@ def party_seeds() -> list[bytes]:
             holdings.append(party_pb2.Holding(agent=agent, submission_id=_SUBMISSION))
         hello = party_pb2.SessionHello(
             session_id=ROUND,
-            context=party._context(spec, holdings, dealt.drawn().context),
+            context=party.count_context(spec, holdings, dealt.drawn().context),
             zero_seed=_SEED,
         )
         frame = party_pb2.PeerFrame(hello=hello)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,11 @@ from tests.vectors.topic import Case, Topic
 
 Given = dict[str, Any]
 
-_KINDS = {"Level": Level, "Rotation": Rotation, "Unmasking": Unmasking}
+_KINDS: dict[str, Callable[..., Item[Any]]] = {
+    "Level": Level,
+    "Rotation": Rotation,
+    "Unmasking": Unmasking,
+}
 
 
 def _item(described: list[Any]) -> Item[Any]:

@@ -242,7 +242,7 @@ _COUNT = {
 }
 _FREQUENCY = {**_COUNT, "ballot": "BALLOT_KIND_KNN_FREQUENCY", "fraction_bits": 7, "ring_bits": 15}
 _ATTRIBUTE = {"ballot": "BALLOT_KIND_MULTI_LABEL", "tau": 2}
-_GOOD = {
+_GOOD: dict[str, Given] = {
     "one-hot votes, the table engine": {},
     "groups": {"classes": 10, "groups": [4, 3]},
     "frequencies": _FREQUENCY,
@@ -292,6 +292,9 @@ _OTHER_REFUSALS = {
     "totals that no ring of the engine holds": "RANGE_OVERFLOW",
 }
 
+_WIRE = Spec.seal(_message(_BASE)).wire.hex()
+_SIGMA_AGAIN = common_pb2.RoundSpec(sigma=_BASE["sigma"]).SerializeToString().hex()
+
 SPEC = Topic(
     "A round's spec: its fields, its bytes, whose SHA-256 roles compare, and what follows from it. "
     "A valid one with one change that makes it invalid is refused under the given name. "
@@ -303,13 +306,13 @@ SPEC = Topic(
             Case("seal", name, {**_BASE, **change}, _OTHER_REFUSALS.get(name, "SPEC_INVALID"))
             for name, change in _BAD.items()
         ),
+        Case("parse", "as it was sealed", {"wire": _WIRE}),
+        Case("parse", "the same in other bytes is another spec", {"wire": _WIRE + _SIGMA_AGAIN}),
         Case("parse", "no message at all", {"wire": "ffffffff"}, "SPEC_INVALID"),
         Case("parse", "a field that is cut short", {"wire": "0a07726f"}, "SPEC_INVALID"),
         Case("parse", "nothing", {"wire": ""}, "SPEC_INVALID"),
     ],
 )
-
-_WIRE = Spec.seal(_message(_BASE)).wire.hex()
 
 
 def _deal_context(given: Given) -> Given:

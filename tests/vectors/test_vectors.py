@@ -45,15 +45,18 @@ from tests.vectors.topic import FOLDER, read, readable
 from tests.vectors.topics import TOPICS
 
 DOCS = Path(__file__).parents[2] / "docs" / "protocol.md"
+NONE = "(nothing)"
 
 
 def differences(made: Any, on_file: Any, where: str = "") -> list[str]:
     """The fields that are not the same."""
     if isinstance(made, dict) and isinstance(on_file, dict):
         keys = made.keys() | on_file.keys()
-        pairs = [(f"{where}.{key}", made.get(key), on_file.get(key)) for key in sorted(keys)]
+        pairs = [
+            (f"{where}.{key}", made.get(key, NONE), on_file.get(key, NONE)) for key in sorted(keys)
+        ]
     elif isinstance(made, list) and isinstance(on_file, list):
-        both = enumerate(itertools.zip_longest(made, on_file))
+        both = enumerate(itertools.zip_longest(made, on_file, fillvalue=NONE))
         pairs = [(f"{where}[{place}]", one, other) for place, (one, other) in both]
     else:
         return [] if made == on_file else [f"{where}: {made!r}, on file {on_file!r}"]

@@ -38,7 +38,9 @@ async def open_agent(
     for party, address in settings.parties.items():
         party_channel = rpc.dial(credentials, address, Identity(Role.PARTY, party))
         parties[party] = await stack.enter_async_context(party_channel)
-    return kind(name, Policy(name, settings, ledger), voter, capabilities, channel, parties)
+    return kind(
+        name, Policy(name, settings, ledger), voter, capabilities, channel, parties, data_dir
+    )
 
 
 async def attend(agents: Sequence[Agent]) -> None:

@@ -121,10 +121,10 @@ def digest_of(queries: Array) -> bytes:
     return digest.digest()
 
 
-def check_finite(rows: Array, field: str) -> None:
-    """Refuses NaN and infinity, naming the first row that has one."""
+def check_finite(rows: Array, field: str, before: int = 0) -> None:
+    """Refuses NaN and infinity, naming the first row that has one; others may come `before`."""
     if rows.dtype.kind == "f" and rows.size:
         finite = np.isfinite(rows.reshape(len(rows), -1)).all(axis=1)
         if not finite.all():
-            row = int(np.flatnonzero(~finite)[0])
+            row = before + int(np.flatnonzero(~finite)[0])
             raise VoteError(ErrorKind.QUERIES_NOT_FINITE, field=field, row=row)

@@ -682,7 +682,7 @@ def _agent(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
     async def start(script: Script) -> str:
         ledger = Ledger(folder / f"ledger-{next(ledgers)}.db", Budget(None, 1e6, 1e-3))
         try:
-            return await _attend(script, Policy("ann", settings, ledger), voter)
+            return await _attend(script, Policy("ann", settings, ledger), voter, folder)
         finally:
             ledger.close()
             ledger.path.unlink()
@@ -690,7 +690,7 @@ def _agent(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
     yield start
 
 
-async def _attend(script: Script, policy: Policy, voter: Neighbours) -> str:
+async def _attend(script: Script, policy: Policy, voter: Neighbours, folder: Path) -> str:
     """Plays the coordinator's side; an announcement may be given the digest of its queries."""
     fetched = said(script, _AGENT_NAMES, "FetchQueries", agent_pb2.FetchQueriesResponse)
     announced = said(script, _AGENT_NAMES, "Attend", agent_pb2.AttendResponse)
@@ -730,7 +730,8 @@ async def _attend(script: Script, policy: Policy, voter: Neighbours) -> str:
     coordinator.renewed = never
     reached: Any = Channel({"SubmitShares": submit, "Check": check})
     offer = capabilities()
-    agent = Agent("ann", policy, voter, offer, coordinator, dict.fromkeys(PARTIES, reached))
+    parties = dict.fromkeys(PARTIES, reached)
+    agent = Agent("ann", policy, voter, offer, coordinator, parties, folder)
     await agent._session()
     while not replies.empty():
         outcomes.append(replies.get_nowait())

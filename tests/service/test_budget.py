@@ -208,7 +208,7 @@ def limited(service: Service, limits: Mapping[str, str]) -> Iterator[None]:
         restart(plain)
 
 
-async def test_an_agent_says_one_thing_at_a_time() -> None:
+async def test_an_agent_says_one_thing_at_a_time(tmp_path: Path) -> None:
     """gRPC gives a stream up that two write to at once, without telling its reader."""
 
     class Stream:
@@ -225,7 +225,7 @@ async def test_an_agent_says_one_thing_at_a_time() -> None:
     stream, unused = Stream(), agent_pb2.Capabilities()
     async with grpc.aio.insecure_channel("localhost:1") as channel:
         policy: Any = None
-        agent = Agent("ann", policy, policy, unused, channel, {})
+        agent = Agent("ann", policy, policy, unused, channel, {}, tmp_path)
         await asyncio.gather(*(agent._say(stream, agent_pb2.AttendRequest()) for _ in range(5)))
     assert stream.written == 5
 

@@ -26,7 +26,6 @@ class _Stuffer(Agent):
     """Shares twenty votes for the last class, or the bits that say most."""
 
     def _share(self, spec: Spec, ballot: Ballot) -> list[Share]:
-        self._policy.charge(spec)
         parties, explicit = len(spec.parties), spec.explicit_rank(self._name)
         if spec.message.verified:
             layout = spec.layout(self._name)

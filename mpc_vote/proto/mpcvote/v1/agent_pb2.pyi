@@ -66,8 +66,8 @@ Global___Capabilities: _TypeAlias = Capabilities  # noqa: Y015
 
 @_typing.final
 class Prepared(_message.Message):
-    """The agent's policy and budget allow the round, its ballots are made, and it reaches every party.
-    Nothing is spent yet.
+    """The agent's policy and budget allow the round, it has the queries, and it reaches every party.
+    Nothing is spent yet, and no private data was looked at.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -244,7 +244,7 @@ Global___RoundAnnouncement: _TypeAlias = RoundAnnouncement  # noqa: Y015
 
 @_typing.final
 class Go(_message.Message):
-    """Enough agents are prepared and the service has charged its ledger: charge yours, and send."""
+    """Enough agents are prepared and the service has charged its ledger: charge yours, vote, and send."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

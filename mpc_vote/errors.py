@@ -131,6 +131,17 @@ class ErrorKind(enum.Enum):
         grpc.StatusCode.PERMISSION_DENIED,
         "Agent {agent} has been revoked. Ask the operator of the coordinator.",
     )
+    LEDGER_CHANGED = (
+        _STATE,
+        "Agent {agent} is known here by another ledger than the one it came with, {ledger}, which "
+        "may have forgotten what was spent. Put its data folder back; if that is lost, the "
+        "coordinator's operator can accept the new ledger (--accept-ledgers).",
+    )
+    SEAT_TAKEN = (
+        grpc.StatusCode.ALREADY_EXISTS,
+        "Agent {agent} attends already, by another process. If only one was started, somebody "
+        "else has its certificate and ledger; after a crash the seat is free within a minute.",
+    )
     NAME_REFUSED = (
         grpc.StatusCode.PERMISSION_DENIED,
         "{who} is not part of {what}. Check its configuration and certificate.",

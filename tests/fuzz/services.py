@@ -487,7 +487,7 @@ async def _coordinate(script: Script, archive: Archive, ledger: Ledger) -> str:
         }
     )
     parties = dict.fromkeys(PARTIES, channel)
-    attendance = _Attendance(["eve"])
+    attendance = _Attendance(archive, ["eve"])
     runner = RoundRunner(archive, ledger, attendance, parties, _SCRIPT_SECONDS)
     defaults = Defaults(PARTIES, "dealer", EngineName.TABLE, 1.0, 0.0, 1e-3, 0.6, 0, 1)
     labels = LabelServicer(archive, ledger, attendance, runner, parties, defaults, 4)
@@ -529,6 +529,8 @@ def capabilities(**changes: Any) -> agent_pb2.Capabilities:
         "k": 5,
         "min_sigma": 0.5,
         "min_quorum": 1,
+        "ledger_id": "0123456789abcdef" * 2,
+        "process_id": "fedcba9876543210" * 2,
     }
     return agent_pb2.Capabilities(**{**given, **changes})
 

@@ -242,7 +242,12 @@ def test_agents_that_offer_no_known_ballot_are_not_asked() -> None:
 )
 def test_agents_that_count_neighbours_without_a_k_are_refused(ballot: Any) -> None:
     offer = agent_pb2.Capabilities(
-        classes=3, query_dtype=common_pb2.DTYPE_FLOAT32, query_shape=[6], ballots=[ballot]
+        classes=3,
+        query_dtype=common_pb2.DTYPE_FLOAT32,
+        query_shape=[6],
+        ballots=[ballot],
+        ledger_id="0" * 32,
+        process_id="0" * 32,
     )
     with refused(ErrorKind.SPEC_INVALID, "has no k"):
         attendance._check_capabilities(offer)

@@ -37,7 +37,7 @@ from mpc_vote.client import AsyncLabelClient, LabelResult
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import Role
 from mpc_vote.privacy import Budget, Ledger, Level, SkellamVote, epsilon
-from mpc_vote.privacy.ledger import LedgerView, Spend
+from mpc_vote.privacy.ledger import LEDGER_ID, LedgerView, Spend
 from mpc_vote.process import PARENT_VARIABLE
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, label_pb2
 from tests.service.support import (
@@ -270,6 +270,7 @@ async def test_the_budget_of_a_running_agent_is_a_query(fragile: Service, farms:
     ]
     assert [row["round_id"] for row in figures["spends"]] == [s.round_id for s in spends]
     assert (figures["rounds"], figures["queries"], figures["delta"]) == (3, 3 * ROWS, DELTA)
+    assert figures["owner"] == "agent/turncoat" and LEDGER_ID.fullmatch(figures["ledger_id"])
     answered = [spend.mechanism for spend in spends]
     agent, instance = figures["levels"]["agent"], figures["levels"]["instance"]
     assert agent["spent"] == pytest.approx(epsilon(answered, Level.AGENT, DELTA), rel=1e-12)
@@ -305,6 +306,7 @@ def test_what_is_left_is_told_in_words(tmp_path: Path) -> None:
         )
     assert done.returncode == 0, done.stderr
     for part in (
+        "of nobody yet, ledger ",
         "1 rounds, 40 queries",
         "no limit",
         f"{limit:.6g}",

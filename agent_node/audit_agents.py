@@ -112,8 +112,6 @@ async def _open(
         query_shape=[2],
         ballots=[BALLOT_CODES[kind] for kind in voter.kinds],
         k=voter.k,
-        min_quorum=settings.min_quorum,
-        min_collusion=settings.min_collusion,
     )
     kind = Agent if scene.is_noisy(place) else _Colluder
     if place >= scene.voters:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -112,12 +112,18 @@ def prepare(settings: AgentSettings, agent: str) -> tuple[Voter, agent_pb2.Capab
         classes=data.classes,
         query_dtype=wire.dtype_code(data.x.dtype),
         query_shape=data.shape,
-        ballots=[BALLOT_CODES[kind] for kind in voter.kinds],
+        ballots=[BALLOT_CODES[kind] for kind in _accepted(voter.kinds, settings.ballots)],
         k=voter.k,
-        min_sigma=settings.min_sigma,
-        min_quorum=settings.min_quorum,
-        min_collusion=settings.min_collusion,
     )
+
+
+def _accepted(kinds: Sequence[BallotKind], asked: Sequence[BallotKind]) -> list[BallotKind]:
+    """The kinds that a voter can cast and its owner agrees to."""
+    accepted = [kind for kind in kinds if kind in asked or not asked]
+    if not accepted:
+        known = ", ".join(kind.value for kind in kinds)
+        raise ValueError(f"--ballots: with such data and method it can be {known} only")
+    return accepted
 
 
 def _demo_part(agent: str) -> Dataset:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agent_node.agent import Agent
-from agent_node.policy import Policy
+from agent_node.policy import Policy, announced
 from agent_node.settings import AgentSettings
 from agent_node.voter import Voter
 from mpc_vote import folder, process, rpc
@@ -40,6 +40,7 @@ async def open_agent(
         contextlib.closing(Ledger(data_dir / "ledger.db", budget, str(credentials.identity)))
     )
     log.info("%s spends from ledger %s", credentials.identity, ledger.ledger_id)
+    capabilities.MergeFrom(announced(settings))
     capabilities.ledger_id = ledger.ledger_id
     capabilities.process_id = secrets.token_hex(_PROCESS_ID_BYTES)
     coordinator = Identity(Role.COORDINATOR, settings.coordinator_name)

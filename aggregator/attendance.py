@@ -26,7 +26,7 @@ from mpc_vote import rpc, wire
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import Role
 from mpc_vote.privacy.ledger import LEDGER_ID
-from mpc_vote.proto.mpcvote.v1 import agent_pb2, agent_pb2_grpc
+from mpc_vote.proto.mpcvote.v1 import agent_pb2, agent_pb2_grpc, common_pb2
 from mpc_vote.spec import BALLOTS, KNN_BALLOTS, MAX_AGENTS, MAX_CLASSES, MAX_K, Spec
 
 log = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
             self._close(ballots)
 
     def start(self, ballots: Ballots) -> None:
-        """Tells the agents that are prepared, and those that still will be, to charge and send."""
+        """Tells the agents that are prepared, and those that will be, to charge, vote and send."""
         ballots.started = True
         for agent in ballots.prepared:
             self._tell(agent, ballots)
@@ -304,6 +304,9 @@ def _check_capabilities(capabilities: agent_pb2.Capabilities) -> None:
             raise VoteError(ErrorKind.SPEC_INVALID, why=why)
     if not 0 <= capabilities.min_sigma < math.inf:
         raise VoteError(ErrorKind.SPEC_INVALID, why="the agent's least sigma is out of range")
+    if capabilities.rounds not in common_pb2.Rounds.values():
+        why = "the agent insists on a kind of round that is not known here"
+        raise VoteError(ErrorKind.SPEC_INVALID, why=why)
     neighbours = any(BALLOTS.get(code) in KNN_BALLOTS for code in capabilities.ballots)
     if neighbours and capabilities.k == 0:
         raise VoteError(ErrorKind.SPEC_INVALID, why="an agent that counts neighbours has no k")

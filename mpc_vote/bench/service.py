@@ -10,9 +10,9 @@ the median time, and add up to it:
 
 - transfer: queries to the coordinator and labels to the client, with its records of both;
 - opening: the parties open the round;
-- preparing: agents fetch the queries, check them and their budgets, and vote;
+- preparing: agents check the round and their budgets, and fetch the queries;
 - charge: the coordinator's ledger is charged;
-- intake: agents charge their ledgers, draw noise, and send shares to every party;
+- intake: agents charge their ledgers, vote, draw noise, and send shares to every party;
 - dealing: parties wait for material that the dealer has not dealt yet;
 - summing: a party adds up all agents' shares, the longest of any party;
 - argmax: the rest of the parties' work, from their session's start to the last label share;

@@ -173,6 +173,7 @@ class AuditCluster(Cluster):
             "world": str(self.world),
             "budget-instance": "inf",
             "min-quorum": "1",
+            "min-collusion": "0",
             "log-level": "error",
         }
 

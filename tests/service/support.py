@@ -211,6 +211,7 @@ class Service:
             "neighbours": "5",
             "budget_instance": "inf",
             "min_quorum": "1",
+            "min_collusion": "0",
             **flags,
         }
         arguments = [f"--{key.replace('_', '-')}={value}" for key, value in given.items()]
@@ -242,6 +243,8 @@ async def join(
             f"--coordinator={service.cluster.coordinator_address}",
             f"--parties={parties}",
             "--budget-instance=inf",
+            "--min-quorum=1",
+            "--min-collusion=0",
         ],
     )
     voter, capabilities = prepare(settings, name)

@@ -7,7 +7,6 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
-from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from mpc_vote.proto.mpcvote.v1 import common_pb2 as _common_pb2
 import builtins as _builtins
 import sys
@@ -19,24 +18,6 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
-
-class _Rounds:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _RoundsEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Rounds.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    ROUNDS_UNSPECIFIED: _Rounds.ValueType  # 0
-    ROUNDS_VERIFIED: _Rounds.ValueType  # 1
-    ROUNDS_UNVERIFIED: _Rounds.ValueType  # 2
-
-class Rounds(_Rounds, metaclass=_RoundsEnumTypeWrapper):
-    """Rounds that differ in whether parties can trust that ballots are valid."""
-
-ROUNDS_UNSPECIFIED: Rounds.ValueType  # 0
-ROUNDS_VERIFIED: Rounds.ValueType  # 1
-ROUNDS_UNVERIFIED: Rounds.ValueType  # 2
-Global___Rounds: _TypeAlias = Rounds  # noqa: Y015
 
 @_typing.final
 class Capabilities(_message.Message):
@@ -55,6 +36,7 @@ class Capabilities(_message.Message):
     ROUNDS_FIELD_NUMBER: _builtins.int
     LEDGER_ID_FIELD_NUMBER: _builtins.int
     PROCESS_ID_FIELD_NUMBER: _builtins.int
+    MAX_HONEST_FIELD_NUMBER: _builtins.int
     classes: _builtins.int
     query_dtype: _common_pb2.DType.ValueType
     k: _builtins.int
@@ -62,7 +44,7 @@ class Capabilities(_message.Message):
     """The agent's policy, so that a round that it would refuse is not opened with it."""
     min_quorum: _builtins.int
     min_collusion: _builtins.int
-    rounds: Global___Rounds.ValueType
+    rounds: _common_pb2.Rounds.ValueType
     """Which rounds the agent answers; unspecified is any."""
     ledger_id: _builtins.str
     """Of the agent's privacy ledger, made at random with it. The coordinator knows an agent by its
@@ -72,6 +54,8 @@ class Capabilities(_message.Message):
     """Made at random by the process: a stream that takes over its own seat is told from one of
     another process in the same name.
     """
+    max_honest: _builtins.int
+    """Most honest agents that the round's noise may count on, this one among them; 0 is any number."""
     @_builtins.property
     def query_shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -87,13 +71,14 @@ class Capabilities(_message.Message):
         min_sigma: _builtins.float = ...,
         min_quorum: _builtins.int = ...,
         min_collusion: _builtins.int = ...,
-        rounds: Global___Rounds.ValueType = ...,
+        rounds: _common_pb2.Rounds.ValueType = ...,
         ledger_id: _builtins.str = ...,
         process_id: _builtins.str = ...,
+        max_honest: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ballots", b"ballots", "classes", b"classes", "k", b"k", "ledger_id", b"ledger_id", "min_collusion", b"min_collusion", "min_quorum", b"min_quorum", "min_sigma", b"min_sigma", "process_id", b"process_id", "query_dtype", b"query_dtype", "query_shape", b"query_shape", "rounds", b"rounds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ballots", b"ballots", "classes", b"classes", "k", b"k", "ledger_id", b"ledger_id", "max_honest", b"max_honest", "min_collusion", b"min_collusion", "min_quorum", b"min_quorum", "min_sigma", b"min_sigma", "process_id", b"process_id", "query_dtype", b"query_dtype", "query_shape", b"query_shape", "rounds", b"rounds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -355,7 +355,7 @@ def _odd(path: Path) -> None:
         (_empty, "holds no ledger yet"),
         (_text, "is no ledger: file is not a database"),
         (_theirs, "is a database, but no ledger"),
-        (_newer, "has schema 99, this version knows up to 2"),
+        (_newer, "has schema 99, this version knows up to 3"),
         (_odd, "can't be read: unknown mechanism 'future_vote'"),
     ],
 )

@@ -369,9 +369,11 @@ def _quorum(
     sigma = plan.sigma or defaults.sigma
     asked = plan.collusion if plan.HasField("collusion") else None
     roster, unwilling = list(agents), dict[str, str]()
+    wanted = 0
     while True:
         quorum = plan.quorum or math.ceil(defaults.quorum_fraction * len(roster))
         collusion = max(0, min(defaults.collusion, quorum - 1)) if asked is None else asked
+        wanted = wanted or quorum
         if not collusion < quorum <= len(roster):
             break
         for agent in roster:
@@ -383,8 +385,7 @@ def _quorum(
         roster = willing
     if unwilling:
         why = "; ".join(f"{agent} {reason}" for agent, reason in unwilling.items())
-        want = plan.quorum or collusion + 1
-        raise VoteError(ErrorKind.AGENTS_UNWILLING, got=len(roster), want=want, why=why)
+        raise VoteError(ErrorKind.AGENTS_UNWILLING, got=len(roster), want=wanted, why=why)
     raise VoteError(
         ErrorKind.QUORUM_RANGE,
         field="plan.quorum",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -101,7 +102,8 @@ def test_agents_that_are_told_nothing_trust_no_single_other(
     count: int, plan: dict[str, int], why: str, tmp_path: Path
 ) -> None:
     """One colluding agent must not take away noise that the ledger counts on."""
-    with refused(ErrorKind.AGENTS_UNWILLING, f"agent-0 {why}"):
+    quorum = plan.get("quorum") or math.ceil(0.8 * count)
+    with refused(ErrorKind.AGENTS_UNWILLING, f"0 for a quorum of {quorum}", f"agent-0 {why}"):
         admitted(alike(count), **plan)
     trusting = alike(count, "--min-quorum=1", "--min-collusion=0")
     spec = admitted(trusting, **plan)

@@ -95,7 +95,7 @@ def secure_argmax(
     channel, material = _session()
     engine = _engine(rows, classes, channel.size, bits)
     totals = np.ascontiguousarray(last.numpy()).reshape(-1).view(np.uint64)
-    labels = engine.run(totals, classes, channel, material)
+    labels = engine.winners(totals, classes, channel, material)
     if not one_hot:
         result = labels.reshape(last.shape[:-1])
         if dim is None:

@@ -198,6 +198,7 @@ def plan_requests() -> list[dealer_pb2.DealRequest]:
             parties=PARTIES,
             plan=plans.to_wire(Spec(b"", message).plan()),
             copies=2,
+            seeds=[bytes(32)] * 2,
         )
         for message in specs()
     ]

@@ -75,7 +75,7 @@ def attacked(seen: Transcript, honest: int, attack: Attack) -> None:
 
     line = Line(honest, shape.parties, exchange)
     material = Handed(shape.items, seen.parts[honest])
-    shape.engine.run(seen.inputs[honest], shape.classes, line, material)
+    shape.engine.winners(seen.inputs[honest], shape.classes, line, material)
 
 
 def view_of(seen: Transcript, honest: int) -> View:

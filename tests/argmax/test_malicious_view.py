@@ -1,6 +1,6 @@
 """What one party sends tells the others nothing of the totals even if they send what they like.
 
-docs/security.md, Theorem 1, part (ii): material is dealt as it should be, and all parties but one
+docs/security.md, Theorem 4, part (ii): material is dealt as it should be, and all parties but one
 are malicious and rushing: they see what the honest one sends in a round before they choose what the
 round opens. Everything that it sends, and everything that they can make of it with what they were
 dealt, must be uniform still. Only the labels are theirs to spoil.

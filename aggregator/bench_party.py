@@ -31,6 +31,7 @@ from aggregator.commands import warm_up
 from aggregator.deal import DealtMaterial, MaterialPool, ask
 from aggregator.peers import PeerChannel, PeerServicer
 from mpc_vote import process, rpc
+from mpc_vote.argmax.checking import Session, choose
 from mpc_vote.argmax.engine import Engine, label_bits, session_plan
 from mpc_vote.argmax.material import Plan
 from mpc_vote.bench import jobs
@@ -165,12 +166,14 @@ class _BenchParty:
                 async with asyncio.timeout(seconds):
                     dealer, pool = await self._dealer(), MaterialPool(_POOL_BYTES)
                     # One copy: the argmax is measured, not the checks of its material.
-                    grant = await ask(dealer, job.session, job.parties, plan, 1, seconds)
-                    last = rank == len(job.parties) - 1
-                    material = DealtMaterial(dealer, grant, 0, plan, last, pool, seconds)
-                    stack.callback(material.close)
-                    channel = await self._open(job, rank, peers, material.deal_id)
+                    asked = Session(job.session, tuple(job.parties), plan, copies=1)
+                    grant = await ask(dealer, asked, rank, seconds)
+                    channel = await self._open(job, rank, peers, grant.transcript())
                     stack.callback(channel.close)
+                    drawn = await asyncio.to_thread(choose, grant, channel)
+                    last = rank == len(job.parties) - 1
+                    material = DealtMaterial(dealer, drawn, plan, last, pool, seconds)
+                    stack.callback(material.close)
                     await material.ready()
                 kept = stack.pop_all()
         except TimeoutError as error:
@@ -178,24 +181,17 @@ class _BenchParty:
         self._session = _Session(job, engine, share, material, channel, kept)
 
     async def _open(
-        self, job: Job, rank: int, peers: Mapping[str, grpc.aio.Channel], deal_id: bytes
+        self, job: Job, rank: int, peers: Mapping[str, grpc.aio.Channel], transcript: bytes
     ) -> PeerChannel:
-        """A channel whose streams have carried a frame in each direction."""
-        channel = await PeerChannel.open(
+        return await PeerChannel.open(
             job.session,
-            hashlib.sha256(job.digest() + deal_id).digest(),
+            hashlib.sha256(job.digest() + transcript).digest(),
             job.parties,
             rank,
             peers,
             self.peer_servicer,
             self._settings.exchange_seconds,
         )
-        try:
-            await asyncio.to_thread(channel.exchange, b"")
-        except BaseException:
-            channel.close()
-            raise
-        return channel
 
     async def _measure(self) -> jobs.Outcome:
         """Runs the prepared session by the clock."""

@@ -2,9 +2,9 @@
 
 From the moment a round is opened a background task asks the dealer, checks with the peers what it
 deals, and expands this party's parts, as far as the pool has room; the engine then finds them
-ready. The pool bounds what
-all rounds together hold ahead. A round that needs an item which is not there yet gets it past the
-pool, so that two rounds can't wait for each other's room; it waits for the dealer, with a deadline.
+ready. The pool bounds what all rounds together hold ahead. A round that needs an item which is not
+there yet gets it past the pool, so that two rounds can't wait for each other's room; it waits for
+the dealer, with a deadline.
 """
 
 from __future__ import annotations
@@ -14,21 +14,19 @@ import contextlib
 import dataclasses
 import logging
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import grpc
 
 from aggregator import plans
-from mpc_vote.argmax.checking import DIGEST_BYTES, Grant, commitment
+from mpc_vote.argmax.checking import DIGEST_BYTES, Drawn, Grant, Session, commitment
 from mpc_vote.argmax.material import Item, P, Plan
-from mpc_vote.csprng import SEED_BYTES
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.proto.mpcvote.v1 import dealer_pb2, dealer_pb2_grpc
 
 log = logging.getLogger(__name__)
 
-_DEAL_ID_BYTES = 16
 M = TypeVar("M")
 
 
@@ -63,50 +61,60 @@ class MaterialPool:
         self._changed.set()
 
 
-async def ask(
-    channel: grpc.aio.Channel,
-    session_id: str,
-    parties: Sequence[str],
-    plan: Plan,
-    copies: int,
-    timeout: float,
-) -> Grant:
-    """What the dealer grants this party, with its commitments to all of the plan."""
+async def ask(channel: grpc.aio.Channel, session: Session, rank: int, timeout: float) -> Grant:
+    """Sends the dealer fresh seeds, and hears what it says of everybody's and of all of the plan.
+
+    The seeds are of use with this answer only: who asks again asks with others.
+    """
+    seeds = session.draw_seeds()
     request = dealer_pb2.DealRequest(
-        session_id=session_id, parties=parties, plan=plans.to_wire(plan), copies=copies
+        session_id=session.id,
+        parties=session.parties,
+        plan=plans.to_wire(session.plan),
+        copies=session.copies,
+        seeds=seeds,
     )
     call = dealer_pb2_grpc.DealerServiceStub(channel).Deal(request)
+    size = session.copies * DIGEST_BYTES
     try:
-        grant = (await _read(call, dealer_pb2.DealResponse, timeout)).grant
-        seeds = tuple(grant.seeds)
-        if (
-            len(grant.deal_id) != _DEAL_ID_BYTES
-            or len(seeds) != copies
-            or any(len(seed) != SEED_BYTES for seed in seeds)
-        ):
+        hashes = tuple((await _read(call, dealer_pb2.DealResponse, timeout)).grant.seed_hashes)
+        if len(hashes) != len(session.parties) or any(len(of_one) != size for of_one in hashes):
             raise VoteError(ErrorKind.DEAL_INVALID, why="the dealer sent no grant")
         digests: list[bytes] = []
-        for _ in plan:
+        for _ in session.plan:
             said = (await _read(call, dealer_pb2.DealResponse, timeout)).commitments
-            if len(said.digests) != copies * DIGEST_BYTES or said.item != len(digests):
+            if len(said.digests) != size or said.item != len(digests):
                 raise VoteError(ErrorKind.DEAL_INVALID, why="the dealer sent no commitments")
             digests.append(said.digests)
+        # Until the end: a call that is cancelled ends the session.
+        await _end(call, timeout)
     finally:
         call.cancel()
-    return Grant(session_id, grant.deal_id, seeds, tuple(digests))
+    return Grant(session, rank, seeds, hashes, tuple(digests))
 
 
-async def _read(call: Any, kind: type[M], timeout: float) -> M:
-    """The next message of a stream from the dealer."""
+async def _next(call: Any, timeout: float) -> Any:
+    """The next message of a stream from the dealer, or its end."""
     try:
-        response = await asyncio.wait_for(call.read(), timeout)
+        return await asyncio.wait_for(call.read(), timeout)
     except grpc.RpcError as error:
         raise VoteError.from_rpc(error, "The dealer") from error
     except TimeoutError as error:
         raise VoteError(ErrorKind.MATERIAL_LATE, seconds=timeout) from error
+
+
+async def _read(call: Any, kind: type[M], timeout: float) -> M:
+    """The next message of a stream from the dealer."""
+    response = await _next(call, timeout)
     if not isinstance(response, kind):
         raise VoteError(ErrorKind.PARTY_UNREACHABLE, who="The dealer", why="it ended the stream")
     return response
+
+
+async def _end(call: Any, timeout: float) -> None:
+    """The end of a stream from the dealer."""
+    if await _next(call, timeout) is not grpc.aio.EOF:
+        raise VoteError(ErrorKind.DEAL_INVALID, why="the dealer says more than was asked for")
 
 
 class DealtMaterial:
@@ -115,8 +123,7 @@ class DealtMaterial:
     def __init__(
         self,
         channel: grpc.aio.Channel,
-        grant: Grant,
-        copy: int,
+        drawn: Drawn,
         plan: Plan,
         last: bool,
         pool: MaterialPool,
@@ -124,26 +131,23 @@ class DealtMaterial:
         on_caught: Callable[[VoteError], None] = lambda _: None,
     ) -> None:
         """Starts to fetch the copy that the parties drew; `on_caught` is called in any thread."""
-        self._grant = dataclasses.replace(grant, seeds=())
+        self._drawn = dataclasses.replace(drawn, key=b"")
         self._on_caught = on_caught
-        self._copy = copy
         self._plan = plan
         self._pool = pool
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
-        self._seed = grant.seeds[copy]
+        self._key = drawn.key
         self._pending = bytearray()
         self._collected = 0
         self._ready: queue.SimpleQueue[tuple[Item[Any], Any] | VoteError] = queue.SimpleQueue()
         self._wanted = asyncio.Event()
         self._held = 0
-        self.deal_id = grant.deal_id
-        self.received_bytes = sum(map(len, grant.digests)) + sum(map(len, grant.seeds))
+        self.context = drawn.context
+        self.received_bytes = drawn.heard_bytes
         self._call: Any = None
         if last:
-            request = dealer_pb2.CollectRequest(
-                session_id=grant.session_id, deal_id=grant.deal_id, copy=copy
-            )
+            request = dealer_pb2.CollectRequest(session_id=drawn.session_id, copy=drawn.copy)
             self._call = dealer_pb2_grpc.DealerServiceStub(channel).Collect(request)
         self._fetching = asyncio.create_task(self._fetch())
 
@@ -175,7 +179,7 @@ class DealtMaterial:
         return result
 
     def close(self) -> None:
-        """Ends the stream, gives the room back and forgets the seed; an engine that waits fails."""
+        """Ends the stream, gives the room back and forgets the key; an engine that waits fails."""
         if self._call is not None:
             self._call.cancel()
         self._fetching.cancel()
@@ -186,7 +190,7 @@ class DealtMaterial:
         self._ready.put(
             VoteError(ErrorKind.PARTY_UNREACHABLE, who="The dealer", why="this party hung up")
         )
-        self._seed = b""
+        self._key = b""
 
     async def _fetch(self) -> None:
         try:
@@ -208,13 +212,13 @@ class DealtMaterial:
             self._ready.put(VoteError(ErrorKind.INTERNAL, who="The dealing", why=why))
 
     def _part(self, item: Item[P], index: int, correction: bytes | None) -> P:
-        if correction is not None:
-            found = commitment(correction, self._seed, index)
-            if found != self._grant.digest(index, self._copy):
-                error = self._grant.wrong(f"item {index} is not what it committed to")
-                self._on_caught(error)
-                raise error
-        return item.expand(self._seed, index, correction)
+        """This party's part of an item; a correction is only used if it is the one committed to."""
+        digest = self._drawn.digests[index]
+        if correction is not None and commitment(correction, self._key, index) != digest:
+            error = self._drawn.wrong(f"item {index} is not what it committed to")
+            self._on_caught(error)
+            raise error
+        return item.expand(self._key, index, correction)
 
     def _release(self, size: int) -> None:
         size = min(size, self._held)

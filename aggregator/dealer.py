@@ -1,100 +1,126 @@
 """The dealer: makes correlated randomness for the parties, and sees nothing but sizes.
 
-Trust: the dealer must not collude with a party, for it knows every mask. Whether it deals what it
-should, the parties check: see `mpc_vote.argmax.checking`. Material is bound to a session and its
-plan, and dealt to each of its parties once; a party can only ask in its own name. A dealer that
-restarts forgets its sessions: parties then hold grants with different deal ids, notice it before
-they compute, and abort.
+Trust: the dealer must not collude with a party, for it knows every mask: the parties send it their
+seeds. Whether it deals what it should, they check (`mpc_vote.argmax.checking`). A session lasts
+from its first request until its corrections are collected, one of its parties hangs up, or nobody
+comes for too long; then nothing of it is kept. A party can only ask in its own name. It asks once,
+with seeds of its own: material of a session that is dealt anew has nothing in common with the old.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from aggregator import plans
 from aggregator.plans import MAX_DEALT
 from mpc_vote import rpc, wire
-from mpc_vote.argmax.checking import MAX_COPIES, commit
+from mpc_vote.argmax.checking import MAX_COPIES, Session, commit, stream_keys
 from mpc_vote.argmax.material import Item, Plan
-from mpc_vote.csprng import new_seed
+from mpc_vote.csprng import SEED_BYTES
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import NAME_PATTERN, Role
 from mpc_vote.proto.mpcvote.v1 import dealer_pb2, dealer_pb2_grpc
 from mpc_vote.spec import MAX_PARTIES
 
 MAX_SESSIONS = 4_096
-# The largest take over a gigabyte each while they are made.
-_ITEMS_AT_ONCE = 2
 # For the items of all sessions, in all copies: what waits in memory until all have read it.
 MAX_COMMITMENTS = MAX_DEALT * MAX_COPIES
+# The largest take over a gigabyte each while they are made.
+_ITEMS_AT_ONCE = 2
+# How long seeds are kept for parties that have not asked yet, and then for those that check.
+_GATHER_SECONDS = 60.0
+_CHECK_SECONDS = 600.0
 
 
-class _Commitments:
-    """To each item in turn, made once for all parties that ask; kept until all have read them."""
+class _Deal:
+    """One session: the seeds of its parties as they come, then commitments, then corrections."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        copies: Sequence[Sequence[bytes]],
-        readers: int,
-        gate: asyncio.Semaphore,
-    ) -> None:
+    def __init__(self, session: Session, gate: asyncio.Semaphore) -> None:
+        self.session = session
+        self.weight = session.plan.items * session.copies
+        self.seed_hashes: list[bytes] = []
         self._gate = gate
-        self._copies = copies
-        self._left = enumerate(plan)
-        self._next = next(self._left, None)
-        self._made: list[bytes] = []
-        self._readers = readers
+        self._seeds: dict[int, tuple[bytes, ...]] = {}
+        self._whole = asyncio.get_running_loop().create_future()
+        # By copy and rank.
+        self._keys: list[list[bytes]] = []
+        self._uncommitted = enumerate(session.plan)
+        self._digests: list[bytes] = []
         self._making = asyncio.Lock()
+        self._readers = len(session.parties)
+        self._ended = ""
 
-    async def read(self) -> AsyncIterator[bytes]:
-        """All of them, for one party."""
-        made, place = self._made, 0
-        while True:
+    def take_seeds(self, rank: int, seeds: tuple[bytes, ...]) -> None:
+        """A party's seeds; with the last of them the session is whole."""
+        session = self.session
+        if rank in self._seeds or self.seed_hashes:
+            raise VoteError(ErrorKind.DEAL_SPENT, session=session.id, who=session.parties[rank])
+        self._seeds[rank] = seeds
+        if len(self._seeds) < len(session.parties):
+            return
+        by_rank = [self._seeds[rank] for rank in range(len(session.parties))]
+        self.seed_hashes = [session.seed_hashes(rank, seeds) for rank, seeds in enumerate(by_rank)]
+        transcript = session.transcript(self.seed_hashes)
+        by_copy = enumerate(zip(*by_rank, strict=True))
+        self._keys = [stream_keys(transcript, seeds, copy) for copy, seeds in by_copy]
+        self._seeds = {}
+        self._whole.set_result(None)
+
+    async def whole(self) -> None:
+        """Waits until all parties have sent their seeds."""
+        done, _ = await asyncio.wait([self._whole], timeout=_GATHER_SECONDS)
+        if not done:
+            missing = [n for r, n in enumerate(self.session.parties) if r not in self._seeds]
+            what = f"The request of {' and '.join(missing)} to the dealer"
+            raise VoteError(ErrorKind.DEADLINE, what=what, seconds=_GATHER_SECONDS)
+        self._check_open()
+
+    async def commitments(self) -> AsyncIterator[bytes]:
+        """To each item in turn, for one party; made once for all that ask."""
+        for place in range(self.session.plan.items):
             async with self._making:
-                if place == len(made) and self._next is not None:
-                    index, item = self._next
+                self._check_open()
+                if place == len(self._digests):
+                    index, item = next(self._uncommitted)
                     async with self._gate:
-                        made.append(await asyncio.to_thread(commit, item, self._copies, index))
-                    self._next = next(self._left, None)
-            if place == len(made):
-                break
-            yield made[place]
-            place += 1
+                        made = await asyncio.to_thread(commit, item, self._keys, index)
+                    self._check_open()
+                    self._digests.append(made)
+            yield self._digests[place]
         self._readers -= 1
         if not self._readers:
-            self._made = []
+            self._digests = []
 
+    def collect(self, copy: int) -> Sequence[bytes]:
+        """The keys of a copy by rank; all others are forgotten."""
+        if self._readers:
+            raise VoteError(ErrorKind.DEAL_INVALID, why="not all parties have their commitments")
+        if not copy < len(self._keys):
+            raise VoteError(ErrorKind.DEAL_INVALID, why="there is no such copy")
+        keys, self._keys = self._keys[copy], []
+        return keys
 
-@dataclass
-class _Session:
-    parties: tuple[str, ...]
-    plan: Plan
-    # By copy and rank.
-    seeds: list[list[bytes]] = field(repr=False)
-    commitments: _Commitments = field(repr=False)
-    deal_id: bytes
-    served: set[str] = field(default_factory=set)
-    collected: bool = False
+    def end(self, why: str) -> None:
+        """Forgets everything; whoever still waits is told why."""
+        self._ended = why
+        self._seeds, self._keys, self._digests = {}, [], []
+        if not self._whole.done():
+            self._whole.set_result(None)
 
-    @property
-    def weight(self) -> int:
-        """How many commitments it may have to keep."""
-        return self.plan.items * len(self.seeds)
+    def _check_open(self) -> None:
+        if self._ended:
+            raise VoteError(ErrorKind.DEAL_ENDED, session=self.session.id, why=self._ended)
 
 
 class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
     """Deals to parties."""
 
     def __init__(self) -> None:
-        # The oldest sessions are forgotten when there are too many; a party that comes late to one
-        # starts another deal, which its peers notice.
-        self._sessions: OrderedDict[str, _Session] = OrderedDict()
+        # The oldest sessions are ended when there are too many.
+        self._deals: OrderedDict[str, _Deal] = OrderedDict()
         self._weight = 0
         self._gate = asyncio.Semaphore(_ITEMS_AT_ONCE)
 
@@ -107,96 +133,110 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
         self, request: dealer_pb2.DealRequest, context: Any
     ) -> AsyncIterator[dealer_pb2.DealResponse]:
         party = rpc.caller().name
-        session = self._admit(request, party)
-        rank = session.parties.index(party)
-        seeds, commitments = [copy[rank] for copy in session.seeds], session.commitments
-        self._forget_if_done(session)
-        yield dealer_pb2.DealResponse(
-            grant=dealer_pb2.DealGrant(deal_id=session.deal_id, seeds=seeds)
-        )
-        item = 0
-        async for digests in commitments.read():
-            said = dealer_pb2.DealCommitments(digests=digests, item=item)
-            yield dealer_pb2.DealResponse(commitments=said)
-            item += 1
+        deal = self._admit(request, party)
+        request.Clear()
+        served = False
+        try:
+            await deal.whole()
+            grant = dealer_pb2.DealGrant(seed_hashes=deal.seed_hashes)
+            yield dealer_pb2.DealResponse(grant=grant)
+            item = 0
+            async for digests in deal.commitments():
+                said = dealer_pb2.DealCommitments(digests=digests, item=item)
+                yield dealer_pb2.DealResponse(commitments=said)
+                item += 1
+            served = True
+        finally:
+            if not served:
+                self._end(deal, f"party {party} was not served")
+        loop = asyncio.get_running_loop()
+        loop.call_later(_CHECK_SECONDS, self._end, deal, "nobody came for its corrections")
 
     @rpc.allowed(Role.PARTY)
     async def Collect(
         self, request: dealer_pb2.CollectRequest, context: Any
     ) -> AsyncIterator[dealer_pb2.CollectResponse]:
         party = rpc.caller().name
-        session = self._sessions.get(request.session_id)
-        if session is None or session.deal_id != request.deal_id:
-            raise VoteError(ErrorKind.DEAL_INVALID, why="there is no such deal")
-        if party != session.parties[-1]:
+        deal = self._deals.get(request.session_id)
+        if deal is None:
+            why = "it is not open"
+            raise VoteError(ErrorKind.DEAL_ENDED, session=request.session_id, why=why)
+        if party != deal.session.parties[-1]:
             what = f"the corrections of session {request.session_id}"
             raise VoteError(ErrorKind.NAME_REFUSED, who=party, what=what)
-        if session.collected:
-            raise VoteError(ErrorKind.DEAL_SPENT, session=request.session_id, who=party)
-        if not request.copy < len(session.seeds):
-            raise VoteError(ErrorKind.DEAL_INVALID, why="there is no such copy")
-        plan, seeds, offset = session.plan, session.seeds[request.copy], 0
-        session.collected = True
-        self._forget_if_done(session)
-        async for data in _corrections(plan, seeds, self._gate):
+        keys = deal.collect(request.copy)
+        self._end(deal, "its corrections were collected")
+        offset = 0
+        async for data in _corrections(deal.session.plan, keys, self._gate):
             for piece in wire.split_bytes(data):
                 yield dealer_pb2.CollectResponse(data=piece, offset=offset)
                 offset += len(piece)
 
-    def _forget_if_done(self, session: _Session) -> None:
-        """Once all parties have what they need: whoever breaks in later finds no seed of theirs."""
-        if session.collected and len(session.served) == len(session.parties):
-            self._weight -= session.weight
-            session.plan, session.seeds = Plan(()), []
+    def _end(self, deal: _Deal, why: str) -> None:
+        """Whoever breaks in later finds nothing of it."""
+        if self._deals.get(deal.session.id) is deal:
+            del self._deals[deal.session.id]
+            self._weight -= deal.weight
+            deal.end(why)
 
-    def _admit(self, request: dealer_pb2.DealRequest, party: str) -> _Session:
-        parties = tuple(request.parties)
-        if not NAME_PATTERN.fullmatch(request.session_id):
-            raise VoteError(ErrorKind.DEAL_INVALID, why="the session id is malformed")
-        if not 2 <= len(parties) <= MAX_PARTIES or len(set(parties)) != len(parties):
-            raise VoteError(ErrorKind.DEAL_INVALID, why="the parties are not 2 or more, once each")
-        if not all(NAME_PATTERN.fullmatch(name) for name in parties):
-            raise VoteError(ErrorKind.DEAL_INVALID, why="a party's name is malformed")
-        if party not in parties:
-            what = f"session {request.session_id}"
-            raise VoteError(ErrorKind.NAME_REFUSED, who=party, what=what)
-        if not 1 <= request.copies <= MAX_COPIES:
-            raise VoteError(ErrorKind.DEAL_INVALID, why=f"copies must be 1 to {MAX_COPIES}")
-        plan = plans.from_wire(request.plan)
-        session = self._sessions.get(request.session_id)
-        if session is None:
-            seeds = [[new_seed() for _ in parties] for _ in range(request.copies)]
-            commitments = _Commitments(plan, seeds, len(parties), self._gate)
-            session = _Session(parties, plan, seeds, commitments, deal_id=os.urandom(16))
-            self._sessions[request.session_id] = session
-            self._weight += session.weight
-            while len(self._sessions) > MAX_SESSIONS or self._weight > MAX_COMMITMENTS:
-                _, oldest = self._sessions.popitem(last=False)
-                self._weight -= oldest.weight
-        if session.parties != parties:
-            raise VoteError(ErrorKind.DEAL_INVALID, why="the session has other parties")
-        if party in session.served:
-            raise VoteError(ErrorKind.DEAL_SPENT, session=request.session_id, who=party)
-        if session.plan != plan:
-            raise VoteError(ErrorKind.DEAL_INVALID, why="the session has another plan")
-        if len(session.seeds) != request.copies:
-            why = (
-                f"party {party} asks for {request.copies} copies, another one for "
-                f"{len(session.seeds)}: start all parties with the same --deal-copies"
-            )
+    def _admit(self, request: dealer_pb2.DealRequest, party: str) -> _Deal:
+        """Takes a party's seeds into a session that is as it says."""
+        session = _session(request)
+        if party not in session.parties:
+            raise VoteError(ErrorKind.NAME_REFUSED, who=party, what=f"session {session.id}")
+        seeds = tuple(request.seeds)
+        if len(seeds) != session.copies or any(len(seed) != SEED_BYTES for seed in seeds):
+            why = f"there must be a seed of {SEED_BYTES} bytes for each copy"
             raise VoteError(ErrorKind.DEAL_INVALID, why=why)
-        session.served.add(party)
-        return session
+        deal = self._deals.get(session.id) or self._begin(session)
+        _check_same(session, deal.session, party)
+        deal.take_seeds(session.parties.index(party), seeds)
+        return deal
+
+    def _begin(self, session: Session) -> _Deal:
+        deal = self._deals[session.id] = _Deal(session, self._gate)
+        self._weight += deal.weight
+        while len(self._deals) > MAX_SESSIONS or self._weight > MAX_COMMITMENTS:
+            self._end(next(iter(self._deals.values())), "there were too many sessions after it")
+        return deal
+
+
+def _session(request: dealer_pb2.DealRequest) -> Session:
+    """What a request asks for."""
+    parties = tuple(request.parties)
+    if not NAME_PATTERN.fullmatch(request.session_id):
+        raise VoteError(ErrorKind.DEAL_INVALID, why="the session id is malformed")
+    if not 2 <= len(parties) <= MAX_PARTIES or len(set(parties)) != len(parties):
+        raise VoteError(ErrorKind.DEAL_INVALID, why="the parties are not 2 or more, once each")
+    if not all(NAME_PATTERN.fullmatch(name) for name in parties):
+        raise VoteError(ErrorKind.DEAL_INVALID, why="a party's name is malformed")
+    if not 1 <= request.copies <= MAX_COPIES:
+        raise VoteError(ErrorKind.DEAL_INVALID, why=f"copies must be 1 to {MAX_COPIES}")
+    return Session(request.session_id, parties, plans.from_wire(request.plan), request.copies)
+
+
+def _check_same(asked: Session, begun: Session, party: str) -> None:
+    """All parties of a session must mean the same one."""
+    if asked.parties != begun.parties:
+        raise VoteError(ErrorKind.DEAL_INVALID, why="the session has other parties")
+    if asked.plan != begun.plan:
+        raise VoteError(ErrorKind.DEAL_INVALID, why="the session has another plan")
+    if asked.copies != begun.copies:
+        why = (
+            f"party {party} asks for {asked.copies} copies, another one for {begun.copies}: "
+            "start all parties with the same --deal-copies"
+        )
+        raise VoteError(ErrorKind.DEAL_INVALID, why=why)
 
 
 async def _corrections(
-    plan: Plan, seeds: Sequence[bytes], gate: asyncio.Semaphore
+    plan: Plan, keys: Sequence[bytes], gate: asyncio.Semaphore
 ) -> AsyncIterator[bytes]:
     """One correction per item; the next is made while this one is on its way."""
 
     async def make(index: int, item: Item[Any]) -> bytes:
         async with gate:
-            return await asyncio.to_thread(item.correct, seeds, index)
+            return await asyncio.to_thread(item.correct, keys, index)
 
     def start(index: int, item: Item[Any]) -> asyncio.Task[bytes]:
         return asyncio.create_task(make(index, item))

@@ -27,9 +27,9 @@ from aggregator.deal import DealtMaterial, MaterialPool, ask
 from aggregator.peers import PeerChannel, PeerServicer
 from aggregator.tally import Tally
 from mpc_vote import rpc
-from mpc_vote.argmax.checking import Grant, choose
+from mpc_vote.argmax.checking import Drawn, Grant, Session, choose
 from mpc_vote.argmax.engine import label_bits
-from mpc_vote.argmax.material import Item, P, Plan
+from mpc_vote.argmax.material import Item, P
 from mpc_vote.counting import Totals
 from mpc_vote.csprng import SEED_BYTES, Words
 from mpc_vote.errors import ErrorKind, VoteError
@@ -257,7 +257,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             waited = time.monotonic() - started
             channel = await PeerChannel.open(
                 spec.round_id,
-                _context(spec, request.contributors, material.deal_id),
+                _context(spec, request.contributors, material.context),
                 self._parties,
                 self._rank,
                 self._peers,
@@ -286,7 +286,6 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
                 round_trip_seconds=max(await round_.round_trips),
                 material_seconds=session.material_seconds,
                 sum_seconds=session.sum_seconds,
-                excluded=session.totals.excluded,
             )
             yield party_pb2.AggregateResponse(statistics=statistics)
             await channel.finish()
@@ -298,11 +297,11 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
 
     async def _deal(self, spec: Spec) -> DealtMaterial:
         plan = await asyncio.to_thread(spec.plan)
+        session = Session(spec.round_id, self._parties, plan, self._copies)
         dealer, timeout = self._dealer_channel, self._timeout
-        grant = await ask(dealer, spec.round_id, self._parties, plan, self._copies, timeout)
-        copy = await self._choose(spec, grant, plan)
+        drawn = await self._choose(spec, await ask(dealer, session, self._rank, timeout))
         last = self._rank == len(self._parties) - 1
-        return DealtMaterial(dealer, grant, copy, plan, last, self._pool, timeout, self._catcher())
+        return DealtMaterial(dealer, drawn, plan, last, self._pool, timeout, self._catcher())
 
     def _refuse_caught(self) -> None:
         if self._caught.exists():
@@ -327,11 +326,11 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             round_.shares.clear()
             round_.drop_material()
 
-    async def _choose(self, spec: Spec, grant: Grant, plan: Plan) -> int:
+    async def _choose(self, spec: Spec, grant: Grant) -> Drawn:
         """Draws a copy with the peers and checks the others."""
         channel = await PeerChannel.open(
             f"{spec.round_id}.deal",
-            hashlib.sha256(spec.digest + grant.deal_id).digest(),
+            hashlib.sha256(spec.digest + grant.transcript()).digest(),
             self._parties,
             self._rank,
             self._peers,
@@ -340,18 +339,18 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         )
         catch = self._catcher()
 
-        def checked() -> int:
+        def checked() -> Drawn:
             try:
-                return choose(grant, plan, channel)
+                return choose(grant, channel)
             except VoteError as error:
                 if error.kind is ErrorKind.DEALER_CAUGHT:
                     catch(error)
                 raise
 
         try:
-            copy = await asyncio.get_running_loop().run_in_executor(self._threads, checked)
+            drawn = await asyncio.get_running_loop().run_in_executor(self._threads, checked)
             await channel.finish()
-            return copy
+            return drawn
         finally:
             channel.close()
 
@@ -451,9 +450,9 @@ def _close_material(material: asyncio.Task[DealtMaterial]) -> None:
         material.result().close()
 
 
-def _context(spec: Spec, contributors: Sequence[party_pb2.Holding], deal_id: bytes) -> bytes:
+def _context(spec: Spec, contributors: Sequence[party_pb2.Holding], material: bytes) -> bytes:
     """What the parties must agree on: the spec, whom they count, and the material."""
-    digest = hashlib.sha256(spec.digest + deal_id)
+    digest = hashlib.sha256(spec.digest + material)
     for holding in sorted(contributors, key=lambda h: h.agent):
         digest.update(holding.agent.encode() + b"\0" + holding.submission_id)
     return digest.digest()

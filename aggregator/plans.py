@@ -15,7 +15,6 @@ from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.proto.mpcvote.v1 import dealer_pb2
 from mpc_vote.spec import MAX_CLASSES
 from mpc_vote.verified.counting import MAX_NUMBERS as MAX_UNMASKED
-from mpc_vote.verified.limits import MAX_COUNT, Limits
 from mpc_vote.verified.unmasking import MAX_POINTER_BITS, Unmasking
 
 MAX_TRIPLES = 1 << 24
@@ -75,9 +74,6 @@ def _to_item(item: Item[Any]) -> dealer_pb2.DealItem:
             ring_bits=item.ring_bits,
         )
         return dealer_pb2.DealItem(unmasking=unmasking)
-    if isinstance(item, Limits):
-        limits = dealer_pb2.LimitsItem(queries=item.queries, most=item.most, limits=item.limits)
-        return dealer_pb2.DealItem(limits=limits)
     raise TypeError(f"no message for {type(item).__name__}")
 
 
@@ -98,12 +94,6 @@ def _from_item(item: dealer_pb2.DealItem) -> Item[Any]:
         unmasking = Unmasking(asked.pointers, asked.pointer_bits, asked.flags, asked.ring_bits)
         _require(0 < unmasking.numbers <= MAX_UNMASKED, "an unmasking's size")
         return unmasking
-    if item.HasField("limits"):
-        limits = Limits(item.limits.queries, item.limits.most, tuple(item.limits.limits))
-        _require(0 < limits.most <= MAX_COUNT, "the counts of limits")
-        _require(max(limits.limits, default=MAX_COUNT) < MAX_COUNT, "a limit")
-        _require(0 < limits.correction_bytes <= MAX_UNMASKED, "the size of limits")
-        return limits
     _require(item.HasField("level"), "an item's kind or size")
     level = Level(
         vectors=item.level.vectors,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -280,9 +280,6 @@ class RoundRunner:
                 for rank, name in enumerate(spec.parties)
             ]
         )
-        if len({tuple(one.excluded) for one in statistics}) > 1:
-            why = "the parties do not agree whose ballots are invalid"
-            raise VoteError(ErrorKind.ROUND_FAILED, round=spec.round_id, why=why)
         totals &= np.uint64((1 << label_bits(spec.row_classes)) - 1)
         if totals.max() >= spec.row_classes:
             raise VoteError(
@@ -300,8 +297,7 @@ class RoundRunner:
         statistics: Sequence[party_pb2.AggregateStatistics],
     ) -> label_pb2.RoundCompleted:
         spec, delta = round_.spec, round_.delta
-        excluded = set(statistics[0].excluded)
-        names = {holding.agent for holding in contributors} - excluded
+        names = {holding.agent for holding in contributors}
         cost = common_pb2.Cost(
             epsilon_agent=accountant.epsilon([spec.mechanism], Level.AGENT, delta),
             epsilon_instance=accountant.epsilon([spec.mechanism], Level.INSTANCE, delta),
@@ -322,7 +318,7 @@ class RoundRunner:
             round_id=spec.round_id,
             cost=cost,
             contributors=len(names),
-            absences=_absences(spec, names, ballots, excluded),
+            absences=_absences(spec, names, ballots),
         )
 
     async def _all(self, call: Any) -> list[Any]:
@@ -373,9 +369,7 @@ def _vagueness(error: BaseException) -> int:
     return 1 + vague + 2 * late
 
 
-def _absences(
-    spec: Spec, contributors: set[str], ballots: Ballots, excluded: Collection[str] = ()
-) -> list[label_pb2.Absence]:
+def _absences(spec: Spec, contributors: set[str], ballots: Ballots) -> list[label_pb2.Absence]:
     absences = []
     early = spec.seconds_left() > 0
     silent = f"had not answered {'when the round ended' if early else 'by the deadline'}"
@@ -385,8 +379,6 @@ def _absences(
         reason = ballots.declined.get(agent, silent)
         if agent in ballots.submitted:
             reason = "its shares did not reach every party"
-        if agent in excluded:
-            reason = f"its ballot was invalid: over {spec.layout(agent).limit} votes on a query"
         absences.append(label_pb2.Absence(agent=agent, reason=reason))
     return absences
 

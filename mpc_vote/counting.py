@@ -10,7 +10,6 @@ from mpc_vote.argmax.channel import Openings
 from mpc_vote.argmax.material import Material
 from mpc_vote.ballots import IntArray
 from mpc_vote.csprng import Words
-from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.sharing import Share, ShareReader, split, sum_blocks
 from mpc_vote.spec import Spec
 from mpc_vote.verified.layout import BitReader, encode, split_bits
@@ -30,7 +29,6 @@ class Totals:
             for share in ([] if spec.message.verified else shares.values())
         ]
         self._verified: Words | None = None
-        self.excluded: list[str] = []
 
     def take(self, rows: int, channel: Openings, material: Material) -> Words:
         """The next rows, `row_classes` to a row.
@@ -43,7 +41,7 @@ class Totals:
         totals = self._cells(cells, channel, material)
         if not spec.multi_label:
             return totals
-        votes = (len(self._shares) - len(self.excluded)) << spec.message.fraction_bits
+        votes = len(self._shares) << spec.message.fraction_bits
         half = votes // 2 if channel.rank == 0 else 0
         return np.stack([np.full(rows, half, dtype=np.uint64), totals], axis=1).reshape(-1)
 
@@ -56,23 +54,12 @@ class Totals:
         return cells
 
     def _count(self, channel: Openings, material: Material) -> Words:
-        spec, roster = self._spec, list(self._spec.roster)
+        spec = self._spec
         readers = [
             BitReader(self._shares[agent], spec.layout(agent)) if agent in self._shares else None
-            for agent in roster
+            for agent in spec.roster
         ]
-        totals, excluded = spec.count.run(readers, channel, material)
-        self.excluded = sorted(roster[place] for place in excluded)
-        left = len(self._shares) - len(excluded)
-        if left < spec.message.quorum:
-            raise VoteError(
-                ErrorKind.QUORUM_MISSED,
-                round=spec.round_id,
-                got=left,
-                want=spec.message.quorum,
-                why=f"Ballots of {', '.join(self.excluded)} were invalid and left out.",
-            )
-        return totals
+        return spec.count.run(readers, channel, material)
 
 
 def share_ballot(spec: Spec, agent: str, ballot: IntArray, noise: IntArray) -> list[Share]:

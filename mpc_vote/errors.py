@@ -212,6 +212,10 @@ class ErrorKind(enum.Enum):
         _STATE,
         "Material for session {session} was dealt to {who} before. It is used once, ever.",
     )
+    DEAL_ENDED = (
+        grpc.StatusCode.ABORTED,
+        "The dealer keeps nothing of session {session}: {why}. Ask for the round again.",
+    )
     MATERIAL_LATE = (
         grpc.StatusCode.DEADLINE_EXCEEDED,
         "The dealer's material did not come within {seconds:g} s. Check the dealer and the "

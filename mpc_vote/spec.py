@@ -23,7 +23,6 @@ from mpc_vote.privacy.mechanisms import SkellamVote
 from mpc_vote.proto.mpcvote.v1 import common_pb2
 from mpc_vote.verified.counting import MAX_NUMBERS, Count
 from mpc_vote.verified.layout import TAIL, Layout
-from mpc_vote.verified.limits import MAX_COUNT
 
 # Room for the longest roster, and for fields of a later version.
 MAX_SPEC_BYTES = 1 << 20
@@ -176,13 +175,10 @@ class Spec:
         """How the ballots of a verified round are laid out, by the roster."""
         m = self.message
         bound, unit = noise.tail_bound(self.agent_variance, TAIL), 1 << m.fraction_bits
-        if self.ballot is BallotKind.ONE_HOT:
-            layouts = [Layout(m.classes, unit, bound)] * len(self.roster)
-        elif self.multi_label:
-            layouts = [Layout(m.classes, unit, bound, 1, m.tau)] * len(self.roster)
-        else:
-            layouts = [Layout(m.classes, unit, bound, k, k) for k in self.roster.values()]
-        return tuple(layouts)
+        if self.ballot is BallotKind.KNN_COUNT:
+            return tuple(Layout(m.classes, unit, bound, k) for k in self.roster.values())
+        votes = m.tau if self.multi_label else 1
+        return (Layout(m.classes, unit, bound, votes, self.multi_label),) * len(self.roster)
 
     @property
     def count(self) -> Count:
@@ -214,9 +210,7 @@ class Spec:
         ks, tau = list(self.roster.values()), m.tau or None
         votes = len(self.roster) * ballots.max_entry(self.ballot, m.fraction_bits, ks, tau)
         if m.verified:
-            # The limit check adds up the votes of a query, lies and all, in the same ring.
-            said = max(layout.classes * layout.most for layout in self.layouts)
-            return max(said, votes + len(self.roster) * self.layouts[0].bound)
+            return votes + len(self.roster) * self.layouts[0].bound
         variance = len(self.roster) * self.agent_variance
         return votes + noise.tail_bound(variance, OVERFLOW_PROBABILITY / max(1, self.cells))
 
@@ -284,7 +278,7 @@ class Spec:
             require(
                 self.can_be_verified,
                 "so many agents, neighbours, classes and queries are too many for a verified "
-                "round: lower one of them, or use verified=False",
+                "round: use verified=False, a smaller k, or fewer queries",
             )
         if need > have:
             raise VoteError(
@@ -296,13 +290,8 @@ class Spec:
         """Whether there is a way to verify such ballots, in such a number."""
         if self.ballot not in VERIFIED_BALLOTS:
             return False
-        layouts = self.layouts
-        numbers = sum(layout.numbers for layout in layouts)
-        return (
-            8 * numbers <= MAX_NUMBERS
-            and numbers * self.message.queries <= MAX_DEALT
-            and all(layout.classes * layout.most < MAX_COUNT for layout in layouts)
-        )
+        numbers = sum(layout.numbers for layout in self.layouts)
+        return 8 * numbers <= MAX_NUMBERS and numbers * self.message.queries <= MAX_DEALT
 
 
 def require(condition: bool, why: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from mpc_vote.csprng import SeedStream
+from mpc_vote.csprng import SeedStream, Words
 
 
 @dataclass
@@ -49,3 +49,12 @@ class Channel(Openings, Protocol):
     # belong to the session and are read on, never from the start: a mask serves once.
     previous_stream: SeedStream
     next_stream: SeedStream
+
+
+def zero_share(channel: Channel, count: int) -> Words:
+    """This party's part of a fresh sharing of zero, modulo 2^64.
+
+    Added to shares that leave the committee it makes them uniform but for their sum, also to who
+    knows all correlated randomness, as the dealer does: the streams are the parties' own.
+    """
+    return channel.next_stream.words(count) - channel.previous_stream.words(count)

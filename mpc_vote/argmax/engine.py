@@ -35,7 +35,8 @@ class Engine(Protocol):
         ...
 
     def run(self, totals: Words, classes: int, channel: Channel, material: Material) -> Words:
-        """This party's additive share of each row's winner.
+        """This party's additive share of each row's winner, re-randomised: to who gets them all,
+        also with the dealer's knowledge, they tell the winners and nothing else.
 
         `totals` holds this party's shares, `classes` to a row, in words of which the low
         `ring_bits` count. Of the shares as many low bits count as the number of classes needs.

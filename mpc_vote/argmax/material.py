@@ -1,17 +1,22 @@
 """Correlated randomness: what the dealer makes and how a party turns it into its part.
 
-Each party holds a seed that only it and the dealer know, and expands its part of every item from
-it. What depends on the other parties' parts can't be free at all of them, so the dealer sends it to
-the last party: the correction. Without the dealer's view, the parts of any P-1 parties are uniform
-and independent of the values that they are parts of. An item is used once: it has a stream number
-of its own, and items are taken in the order of a plan that all parties told the dealer.
+Each party holds a key that only it and the dealer know (`mpc_vote.argmax.checking`), and expands
+its part of every item from it. What depends on the other parties' parts can't be free at all of
+them, so the dealer sends it to the last party: the correction. Without the dealer's view, the parts
+of any P-1 parties are uniform and independent of the values that they are parts of. An item is used
+once: it has a stream number of its own, and items are taken in the order of a plan that all parties
+told the dealer.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
 
 P = TypeVar("P")
@@ -61,10 +66,22 @@ class Plan:
         """How many there are, their repetitions counted."""
         return sum(len(run.items) * run.times for run in self.runs)
 
+    @cached_property
+    def digest(self) -> bytes:
+        """Stands for the plan: SHA-256 of JSON without spaces, a list of runs. A run is its times,
+        then for each item a list of its kind and its fields."""
+        runs = [[run.times, *map(_described, run.items)] for run in self.runs]
+        return hashlib.sha256(json.dumps(runs, separators=(",", ":")).encode()).digest()
+
     def __iter__(self) -> Iterator[Item[Any]]:
         for run in self.runs:
             for _ in range(run.times):
                 yield from run.items
+
+
+def _described(item: Any) -> list[Any]:
+    """An item's kind and its fields, in the order of their declaration."""
+    return [type(item).__name__, *dataclasses.astuple(item)]
 
 
 class Material(Protocol):

@@ -27,8 +27,10 @@ sends is its share of the opening, uniform given the others' shares but for thei
 are masked by the seeds of all other parties, and where the last party is the missing one nobody
 else sees them. A table is looked up at one entry, so of the missing party's shares only that entry
 becomes known, and at the tables of round 3 none. So the view of any P-1 parties can be drawn from
-public values alone: sizes, uniform openings, uniform shares that sum to them. The result is a fresh
-sharing: of the last tables' entries any P-1 are uniform. Nothing else leaves the committee.
+public values alone: sizes, uniform openings, uniform shares that sum to them. The label shares, of
+which the coordinator gets all, are re-randomised by a zero sharing of the parties' own: the entries
+that were looked up would tell who knows the tables, the dealer, the number of wins of each class.
+Nothing else leaves the committee.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from typing import Any
 import numpy as np
 
 from mpc_vote import ring
-from mpc_vote.argmax.channel import Openings
+from mpc_vote.argmax.channel import Channel, Openings, zero_share
 from mpc_vote.argmax.engine import label_bits as bits_of_label
 from mpc_vote.argmax.levels import MAX_BITS, MAX_GROUP, Array, Bytes, Level, LevelPart, pair_indices
 from mpc_vote.argmax.material import Item, Material
@@ -136,8 +138,14 @@ class TableArgmax:
             )
         return chunked
 
-    def run(self, totals: Words, classes: int, channel: Openings, material: Material) -> Words:
+    def run(self, totals: Words, classes: int, channel: Channel, material: Material) -> Words:
         """See `Engine`; the shares are modulo 2^label_bits."""
+        labels = self.winners(totals, classes, channel, material)
+        return (labels + zero_share(channel, labels.size)) & self._label_mask(classes)
+
+    def winners(self, totals: Words, classes: int, channel: Openings, material: Material) -> Words:
+        """As `run`, but the shares are not re-randomised: with all of them, who knows the material
+        learns the ranking. They must stay with the parties."""
         rows = totals.size // classes
         # Contestants come first from here on: the rows, of which there are many, lie together.
         values: Array = totals.reshape(rows, classes).T.astype(ring.dtype_for(self.ring_bits))
@@ -156,8 +164,10 @@ class TableArgmax:
                 values = winners.reshape(count, rows)
         if labels is None:
             return np.zeros(rows, dtype=np.uint64)
-        mask = np.uint64((1 << self.label_bits(classes)) - 1)
-        return labels.reshape(rows).astype(np.uint64) & mask
+        return labels.reshape(rows).astype(np.uint64) & self._label_mask(classes)
+
+    def _label_mask(self, classes: int) -> np.uint64:
+        return np.uint64((1 << self.label_bits(classes)) - 1)
 
 
 def adds_constants(channel: Openings) -> bool:

@@ -1,20 +1,23 @@
-"""From shares of bits to shares of totals: what the committee does with verified ballots."""
+"""From shares of bits to shares of totals: what the committee does with verified ballots.
+
+Parties open all bits once, each under a one-time mask of the dealer's, and nothing else before the
+argmax: what they see is uniform whatever was shared. No check follows whose outcome could tell.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mpc_vote import ring
 from mpc_vote.argmax.channel import Openings
-from mpc_vote.argmax.material import Item, Material
+from mpc_vote.argmax.material import Material
 from mpc_vote.csprng import Words
 from mpc_vote.verified.layout import BitReader, Bits, Layout
-from mpc_vote.verified.limits import Limits, above
 from mpc_vote.verified.unmasking import Unmasking, UnmaskingPart
 
 Array = npt.NDArray[Any]
@@ -26,39 +29,25 @@ _CHUNK_NUMBERS = 1 << 24
 MAX_NUMBERS = 1 << 26
 
 
-class Counted(NamedTuple):
-    """A party's shares of totals, (queries x classes,), of which the low bits count; and who of
-    the roster was left out for too many votes, by place."""
-
-    totals: Words
-    excluded: frozenset[int]
-
-
 @dataclass(frozen=True)
 class Count:
-    """The count of one round: a layout for each agent of the roster, all with pointers or none."""
+    """The count of one round: a layout for each agent of the roster, all of one kind."""
 
     layouts: tuple[Layout, ...]
     queries: int
     ring_bits: int
 
-    @property
-    def _limited(self) -> bool:
-        """Whether votes have to be added up to see that they are not too many."""
-        return self.layouts[0].most > 0
-
-    def plan(self) -> list[Item[Any]]:
+    def plan(self) -> list[Unmasking]:
         """All material that it takes."""
-        return [item for size in self._chunks() for item in self._items(size)]
+        return [self._unmasking(size) for size in self._chunks()]
 
     def run(
         self, readers: Sequence[BitReader | None], channel: Openings, material: Material
-    ) -> Counted:
-        """Adds up the ballots of all agents that have a reader."""
+    ) -> Words:
+        """A party's shares of the totals of all agents that have a reader, (queries x classes,), of
+        which the low bits count."""
         chunks = [self._chunk(readers, size, channel, material) for size in self._chunks()]
-        excluded = frozenset(place for chunk in chunks for place in chunk.above)
-        totals = [chunk.without(excluded).reshape(-1) for chunk in chunks]
-        return Counted(np.concatenate(totals).astype(np.uint64), excluded)
+        return np.concatenate(chunks).reshape(-1).astype(np.uint64)
 
     def _chunks(self) -> Iterator[int]:
         """How many queries go together: as many as memory allows."""
@@ -67,21 +56,13 @@ class Count:
         for start in range(0, self.queries, step):
             yield min(step, self.queries - start)
 
-    def _items(self, queries: int) -> list[Item[Any]]:
-        items: list[Item[Any]] = [self._unmasking(queries)]
-        return [*items, self._limits(queries)] if self._limited else items
-
     def _unmasking(self, queries: int) -> Unmasking:
         return Unmasking(
-            pointers=0 if self._limited else queries * len(self.layouts),
+            pointers=queries * sum(layout.pointers for layout in self.layouts),
             pointer_bits=self.layouts[0].pointer_bits,
             flags=queries * sum(layout.flags for layout in self.layouts),
             ring_bits=self.ring_bits,
         )
-
-    def _limits(self, queries: int) -> Limits:
-        most = max(layout.classes * layout.most for layout in self.layouts)
-        return Limits(queries, most, tuple(layout.limit for layout in self.layouts))
 
     def _chunk(
         self,
@@ -89,26 +70,19 @@ class Count:
         queries: int,
         channel: Openings,
         material: Material,
-    ) -> _Chunk:
+    ) -> Array:
+        """Shares of the totals of the next queries, (queries, classes)."""
         item = self._unmasking(queries)
         part = material.take(item)
         pointers, flags = self._read(readers, queries, item)
         opened = _open(channel, item, pointers ^ part.pointer_masks, flags ^ part.flag_masks)
-        chunk = _Chunk(np.zeros((queries, self.layouts[0].classes), part.flags.dtype))
-        counts = np.zeros((len(self.layouts), queries), np.uint64)
-        for place, (reader, layout, own) in enumerate(
-            zip(readers, self.layouts, self._slices(queries), strict=True)
-        ):
+        total = np.zeros((queries, self.layouts[0].classes), part.flags.dtype)
+        # Of public values one party's share is the value, all others' are zero.
+        constants = channel.rank == channel.size - 1
+        for reader, layout, own in zip(readers, self.layouts, self._slices(queries), strict=True):
             if reader is not None:
-                votes, noise = _add_up(layout, queries, part, opened, own, _constants(channel))
-                chunk.add(place, votes * noise.dtype.type(layout.unit) + noise, self._limited)
-                counts[place] = votes.sum(axis=1, dtype=votes.dtype)
-        if self._limited:
-            limits = self._limits(queries)
-            found = above(counts.reshape(-1), limits, material.take(limits), channel)
-            over = found.reshape(counts.shape)
-            chunk.above = [place for place in chunk.apart if over[place].any()]
-        return chunk
+                total += _add_up(layout, queries, part, opened, own, constants)
+        return total
 
     def _read(
         self, readers: Sequence[BitReader | None], queries: int, item: Unmasking
@@ -122,9 +96,9 @@ class Count:
             if reader is None:
                 continue
             bits = reader.take(queries)
-            cut = layout.pointer_bits
+            cut = layout.bits - layout.flags
             if cut:
-                pointers[own_pointers] = bits[:, :cut] @ places
+                pointers[own_pointers] = bits[:, :cut].reshape(-1, item.pointer_bits) @ places
             flags[own_flags] = bits[:, cut:].reshape(-1)
         return pointers, flags
 
@@ -132,40 +106,10 @@ class Count:
         """Where the pointers and the flags of each agent are."""
         pointer, flag = 0, 0
         for layout in self.layouts:
-            pointer_end = pointer + (0 if layout.most else queries)
+            pointer_end = pointer + queries * layout.pointers
             flag_end = flag + queries * layout.flags
             yield slice(pointer, pointer_end), slice(flag, flag_end)
             pointer, flag = pointer_end, flag_end
-
-
-@dataclass
-class _Chunk:
-    """Shares of totals of some queries; what single agents add is kept apart where one of them may
-    yet be left out."""
-
-    total: Array
-    apart: dict[int, Array] = field(default_factory=dict)
-    above: list[int] = field(default_factory=list)
-
-    def add(self, place: int, cells: Array, keep: bool) -> None:
-        """What one agent adds."""
-        if keep:
-            self.apart[place] = cells
-        else:
-            self.total += cells
-
-    def without(self, excluded: frozenset[int]) -> Array:
-        """The totals of all agents but these."""
-        total = self.total.copy()
-        for place, cells in self.apart.items():
-            if place not in excluded:
-                total += cells
-        return total
-
-
-def _constants(channel: Openings) -> bool:
-    """Of public values one party's share is the value, all others' are zero."""
-    return channel.rank == channel.size - 1
 
 
 def _add_up(
@@ -175,8 +119,8 @@ def _add_up(
     opened: tuple[Pointers, Bits],
     own: tuple[slice, slice],
     constants: bool,
-) -> tuple[Array, Array]:
-    """Shares of an agent's votes and of its noise, (queries, classes) each."""
+) -> Array:
+    """Shares of an agent's votes with its noise, in units, (queries, classes)."""
     own_pointers, own_flags = own
     dtype = part.flags.dtype
     # A flag is the opened bit xor its mask.
@@ -185,15 +129,23 @@ def _add_up(
     if constants:
         values += seen
     values = values.reshape(queries, layout.flags)
-    if layout.most:
-        votes = _weighed(values[:, : layout.vote_flags], layout.vote_weights)
+    if layout.attributes:
+        votes: Array = values[:, : layout.vote_flags]
     else:
-        places = opened[0][own_pointers, None] ^ np.arange(layout.classes, dtype=np.uint16)
-        votes = np.take_along_axis(part.units[own_pointers], places.astype(np.intp), axis=1)
+        rows = _one_hot(part.units[own_pointers], opened[0][own_pointers], layout.classes)
+        votes = rows.reshape(queries, layout.votes, -1).sum(axis=1, dtype=dtype)
     noise = _weighed(values[:, layout.vote_flags :], layout.noise_weights)
     if constants:
         noise -= dtype.type(layout.bound)
-    return votes, noise
+    noise += votes * dtype.type(layout.unit)
+    return noise
+
+
+def _one_hot(units: Array, opened: Pointers, classes: int) -> Array:
+    """Shares of the one-hot rows of pointers, (pointers, classes): unit vectors whose places are
+    exchanged by what was opened."""
+    places = opened[:, None] ^ np.arange(classes, dtype=np.uint16)
+    return np.take_along_axis(units, places.astype(np.intp), axis=1)
 
 
 def _weighed(flags: Array, weights: Sequence[int]) -> Array:

@@ -33,36 +33,36 @@ def weights_for(most: int) -> tuple[int, ...]:
 class Layout:
     """The bits of one agent's answer to one query: the votes first, then the noise of each cell.
 
-    Without `most` the vote is a pointer to a class. With it, flags give each class 0 to `most`
-    votes, which may add up to `limit`. A vote is `unit` units of a total, and no noise is beyond
-    `bound` units.
+    Votes are `votes` pointers, each to a class or to none; or, where classes are `attributes`, a
+    flag for each, of which an honest agent sets at most `votes`. A vote is `unit` units of a total,
+    and no noise is beyond `bound` units.
     """
 
     classes: int
     unit: int
     bound: int
-    most: int = 0
-    limit: int = 1
+    votes: int = 1
+    attributes: bool = False
 
     @cached_property
     def noise_weights(self) -> tuple[int, ...]:
         """What the flags of a cell's noise are worth, from -bound on."""
         return weights_for(2 * self.bound)
 
-    @cached_property
-    def vote_weights(self) -> tuple[int, ...]:
-        """What the flags of a cell's votes are worth."""
-        return weights_for(self.most)
+    @property
+    def pointers(self) -> int:
+        """Pointers of a query."""
+        return 0 if self.attributes else self.votes
 
     @property
     def pointer_bits(self) -> int:
-        """There is one value more than there are classes, for no class."""
-        return 0 if self.most else self.classes.bit_length()
+        """Of each pointer: there is one value more than there are classes, for no class."""
+        return 0 if self.attributes else self.classes.bit_length()
 
     @property
     def vote_flags(self) -> int:
         """Flags of a query that are votes."""
-        return self.classes * len(self.vote_weights)
+        return self.classes if self.attributes else 0
 
     @property
     def flags(self) -> int:
@@ -72,13 +72,12 @@ class Layout:
     @property
     def bits(self) -> int:
         """Bits of a query."""
-        return self.pointer_bits + self.flags
+        return self.pointers * self.pointer_bits + self.flags
 
     @property
     def numbers(self) -> int:
-        """Numbers of material that a query takes, about: truth tables count by their size."""
-        counted = 1 << (self.classes * self.most).bit_length()
-        return (counted // 32 if self.most else 1 << self.pointer_bits) + self.flags
+        """Numbers of preprocessing that a query takes."""
+        return (self.pointers << self.pointer_bits) + self.flags
 
     def share_bytes(self, queries: int) -> int:
         """Size of an explicit share."""
@@ -88,20 +87,52 @@ class Layout:
 def encode(layout: Layout, ballot: IntArray, noise_drawn: IntArray) -> Bits:
     """A ballot in units and its noise, both (queries, classes), as bits (queries, bits).
 
-    Noise beyond the bound, of which there is none but with probability TAIL, is cut to it.
+    What is no ballot is refused: nobody checks it later. Noise beyond the bound, of which there is
+    none but with probability TAIL, is cut to it.
     """
     votes, rest = np.divmod(ballot, layout.unit)
-    if rest.any() or (votes < 0).any() or (votes > (layout.most or 1)).any():
+    if rest.any() or (votes < 0).any():
         raise ValueError(f"a ballot must be made of whole votes of {layout.unit} units")
-    if (votes.sum(axis=1) > layout.limit).any():
-        raise ValueError(f"a query has at most {layout.limit} votes")
-    if layout.most:
-        cast = _flags(votes, layout.vote_weights)
-    else:
-        pointers = np.where(votes.any(axis=1), votes.argmax(axis=1), layout.classes)
-        cast = ((pointers[:, None] >> np.arange(layout.pointer_bits)) & 1).astype(np.uint8)
+    if layout.attributes and (votes > 1).any():
+        raise ValueError("an attribute has no more than one vote")
+    if (votes.sum(axis=1) > layout.votes).any():
+        raise ValueError(f"a query has at most {layout.votes} votes")
+    cast = votes.astype(np.uint8) if layout.attributes else _pointers(layout, votes)
     cut = np.clip(noise_drawn, -layout.bound, layout.bound) + layout.bound
     return np.concatenate([cast, _flags(cut, layout.noise_weights)], axis=1)
+
+
+def _pointers(layout: Layout, votes: IntArray) -> Bits:
+    """Votes as the bits of pointers, which are in a random order, and to no class if left over.
+
+    The order must be uniform and fresh. Then two ballots of which one has one vote moved are, in
+    the same order, pointers of which one differs, and a party that changes pointers blindly moves
+    the totals of the two apart by no more than that one vote.
+    """
+    spare = layout.votes - votes.sum(axis=1, keepdims=True)
+    values = np.tile(np.arange(layout.classes + 1, dtype=np.uint16), len(votes))
+    cast = np.repeat(values, np.concatenate([votes, spare], axis=1).reshape(-1))
+    shuffled = np.take_along_axis(
+        cast.reshape(-1, layout.votes), random_orders(len(votes), layout.votes), axis=1
+    )
+    places = np.arange(layout.pointer_bits, dtype=np.uint16)
+    bits = (shuffled[:, :, None] >> places & np.uint16(1)).astype(np.uint8)
+    return bits.reshape(len(votes), -1)
+
+
+def random_orders(rows: int, length: int) -> IntArray:
+    """So many permutations of 0..length-1, uniform and independent.
+
+    Of keys that differ every order is as likely, so rows in which two are equal are drawn again.
+    """
+    orders = np.empty((rows, length), np.int64)
+    left = np.arange(rows)
+    while left.size:
+        keys = SeedStream(new_seed()).words(left.size * length).reshape(left.size, length)
+        orders[left] = keys.argsort(axis=1)
+        ranked = np.take_along_axis(keys, orders[left], axis=1)
+        left = left[(ranked[:, 1:] == ranked[:, :-1]).any(axis=1)]
+    return orders
 
 
 def _flags(values: IntArray, weights: Sequence[int]) -> Bits:

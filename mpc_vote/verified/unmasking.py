@@ -1,4 +1,4 @@
-"""Material that turns bits shared by exclusive or into numbers that can be added up.
+"""B2A conversion: preprocessing that turns bits shared by exclusive or into numbers to add up.
 
 Free: mask bits, shared by exclusive or. Corrected, modulo 2^ring_bits: for each *pointer* of some
 bits a unit vector with its one at the pointer's mask, and for each *flag* the mask bit itself.

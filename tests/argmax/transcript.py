@@ -2,7 +2,8 @@
 
 The simulator knows the shape and nothing else. It lets the coalition run the engine on uniform
 shares and a uniform correction, draws uniform openings, and sends in the missing party's name what
-makes the coalition's payloads add up to these.
+makes the coalition's payloads add up to these. Label shares are as the parties have them, before
+they are re-randomised for the coordinator.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from mpc_vote.argmax.levels import Level, LevelPart
 from mpc_vote.argmax.local import run_committee
 from mpc_vote.argmax.material import Item, Material, P
 from mpc_vote.argmax.table import TableArgmax
-from mpc_vote.csprng import SEED_BYTES, SeedStream, Words, new_seed
+from mpc_vote.csprng import SeedStream, Words, new_seed
 from tests.argmax.committee import Totals, share
 from tests.argmax.dealt import Array, added, deal
 
@@ -130,7 +131,6 @@ class Line:
     def __init__(self, rank: int, size: int, answer: Callable[[bytes], Sequence[bytes]]) -> None:
         self.rank, self.size, self.exchange = rank, size, answer
         self.traffic = Traffic()
-        self.previous_stream = self.next_stream = SeedStream(bytes(SEED_BYTES))
 
 
 def honest_dealer() -> Dealer:
@@ -163,7 +163,7 @@ def run(shape: Shape, totals: Totals, dealer: Dealer | None = None) -> Transcrip
 
         line = Line(channel.rank, channel.size, exchange)
         material = Handed(shape.items, seen.parts[channel.rank])
-        return shape.engine.run(seen.inputs[channel.rank], shape.classes, line, material)
+        return shape.engine.winners(seen.inputs[channel.rank], shape.classes, line, material)
 
     seen.labels = run_committee(shape.parties, program)
     together = added(seen.labels, shape.engine.label_bits(shape.classes))
@@ -211,7 +211,7 @@ def simulate(shape: Shape, honest: int) -> Transcript:
         material = Handed(shape.items, seen.parts[rank])
         line = Line(rank, size, exchange)
         try:
-            return shape.engine.run(seen.inputs[rank], shape.classes, line, material)
+            return shape.engine.winners(seen.inputs[rank], shape.classes, line, material)
         except BaseException:
             sent.abort()
             received.abort()
@@ -246,5 +246,5 @@ def replay(
 
     shape = real.shape
     line = Line(rank, shape.parties, exchange)
-    labels = shape.engine.run(inputs, shape.classes, line, Handed(shape.items, parts))
+    labels = shape.engine.winners(inputs, shape.classes, line, Handed(shape.items, parts))
     return sent, labels

@@ -198,6 +198,7 @@ def plan_requests() -> list[dealer_pb2.DealRequest]:
             parties=PARTIES,
             plan=plans.to_wire(Spec(b"", message).plan()),
             copies=2,
+            seeds=[bytes(32)] * 2,
         )
         for message in specs()
     ]
@@ -261,7 +262,7 @@ def _share(data: bytes) -> None:
 
 def _bits(data: bytes) -> None:
     head = data[:5].ljust(5, b"\1")
-    layout = Layout(2 + head[0] % 30, 16, 1 + head[1], head[2] % 9, 1 + head[3])
+    layout = Layout(2 + head[0] % 30, 16, 1 + head[1], 1 + head[2] % 9, bool(head[3] & 1))
     queries = 8 * (1 + head[4] % 4)
     size = layout.share_bytes(queries)
     reader = BitReader(Share(packed=data[5:].ljust(size, b"\xff")[:size]), layout)

@@ -16,6 +16,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
+from mpc_vote.argmax.checking import DIGEST_BYTES
 from mpc_vote.identity import Identity
 from mpc_vote.proto.mpcvote.v1 import party_pb2
 from tests.fuzz.mutate import Call
@@ -33,10 +34,12 @@ class Aborted(Exception):
 class Context:
     """A call's context: who calls, what it sends, and what it is told."""
 
-    def __init__(self, caller: Identity, requests: Sequence[Message], mirrors: bool) -> None:
+    def __init__(
+        self, caller: Identity, requests: Sequence[Message], agrees: PeerAgrees | None
+    ) -> None:
         self._caller = caller
         self._requests = list(requests)
-        self._mirrors = mirrors
+        self._agrees = agrees
         self._written: asyncio.Queue[Message] = asyncio.Queue()
         self.received = 0
         self._news = asyncio.Event()
@@ -57,10 +60,10 @@ class Context:
         """The next message; after the last, what was written, as of a peer that agrees to all."""
         if self._requests:
             return self._requests.pop(0)
-        if not self._mirrors:
+        if self._agrees is None:
             return grpc.aio.EOF
         written: Any = await self._written.get()
-        return party_pb2.ExchangeRequest(frame=mirrored(written.frame))
+        return party_pb2.ExchangeRequest(frame=self._agrees.to(written.frame))
 
     async def write(self, message: Any) -> None:
         # The hello has been said.
@@ -83,12 +86,17 @@ class Context:
         self._news.set()
 
 
-def mirrored(frame: party_pb2.PeerFrame) -> party_pb2.PeerFrame:
-    """What a peer says that agrees to everything, but has seeds of its own to tell."""
-    if frame.sequence == 2:
-        flipped = bytes(octet ^ 1 for octet in frame.payload)
-        return party_pb2.PeerFrame(sequence=2, payload=flipped)
-    return frame
+class PeerAgrees:
+    """A peer that repeats what it hears: seeds and coins of these tests are all the same. Only its
+    coin's hash is its own, once it is known."""
+
+    coin_hash = b""
+
+    def to(self, frame: party_pb2.PeerFrame) -> party_pb2.PeerFrame:
+        if frame.sequence == 0 and len(frame.payload) == 2 * DIGEST_BYTES:
+            payload = frame.payload[:DIGEST_BYTES] + self.coin_hash
+            return party_pb2.PeerFrame(sequence=0, payload=payload)
+        return frame
 
 
 def decoded(kind: type[Message], messages: Sequence[bytes]) -> list[Message]:
@@ -103,14 +111,20 @@ def decoded(kind: type[Message], messages: Sequence[bytes]) -> list[Message]:
 
 
 async def serve(
-    servicer: object, method: MethodDescriptor, caller: Identity, call: Call, *, alone: bool
+    servicer: object,
+    method: MethodDescriptor,
+    caller: Identity,
+    call: Call,
+    *,
+    alone: bool,
+    agrees: PeerAgrees | None = None,
 ) -> str:
     """Calls a servicer's method as gRPC would; returns a word for what came of it.
 
     A call that is `alone` does not wait for others between its messages.
     """
     requests = decoded(GetMessageClass(method.input_type), call.messages)
-    context = Context(caller, requests, mirrors=bool(call.caller & 4))
+    context = Context(caller, requests, agrees if call.caller & 4 else None)
     handler: Callable[..., Any] = getattr(servicer, method.name)
     if method.client_streaming:
         request: Any = _plain(requests) if alone else context.requests()

@@ -39,9 +39,18 @@ from aggregator.rounds import RoundRunner
 from aggregator.tally import Tally
 from aggregator.tokens import Tokens, _digest
 from mpc_vote import wire
-from mpc_vote.argmax.checking import commit
+from mpc_vote.argmax import local as committee
+from mpc_vote.argmax.checking import (
+    Drawn,
+    Grant,
+    Session,
+    choose,
+    coin_hash,
+    commit,
+    stream_keys,
+)
 from mpc_vote.argmax.engines import EngineName
-from mpc_vote.argmax.material import Item
+from mpc_vote.argmax.material import Plan as Planned
 from mpc_vote.authority import CertificateAuthority
 from mpc_vote.client import AsyncLabelClient, LabelResult, Plan
 from mpc_vote.errors import VoteError
@@ -68,7 +77,7 @@ from tests.fuzz.decoders import (
     spec_message,
     specs,
 )
-from tests.fuzz.fakes import Channel, Stream, decoded, failure, mirrored, serve
+from tests.fuzz.fakes import Channel, PeerAgrees, Stream, decoded, failure, serve
 from tests.fuzz.mutate import Call, Script, of_scripts
 from tests.fuzz.runner import Finding, Run, Target
 
@@ -138,6 +147,7 @@ async def play(
     servicer_of: Callable[[MethodDescriptor], object],
     callers: Callable[[MethodDescriptor, int], Identity],
     beside: Sequence[str] = (),
+    agrees: PeerAgrees | None = None,
 ) -> str:
     """Plays the calls in order; those of methods that are `beside`, and those that the script says
     so of, run along with the others."""
@@ -148,7 +158,7 @@ async def play(
         method = known[one.method]
         apart = method.name in beside or bool(one.caller & 8)
         caller = callers(method, one.caller)
-        work = serve(servicer_of(method), method, caller, one, alone=not apart)
+        work = serve(servicer_of(method), method, caller, one, alone=not apart, agrees=agrees)
         if apart:
             along.append(asyncio.create_task(work))
             await asyncio.sleep(_HEAD_START_SECONDS if one.caller & 8 else 0)
@@ -188,17 +198,26 @@ def _dealer(_: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
         outcome = await play(
             script, _DEALER, lambda _: servicer, lambda _, n: Identity(Role.PARTY, f"party-{n % 3}")
         )
-        named = [sum(map(len, one.parties)) for one in servicer._sessions.values()]
+        named = [sum(map(len, one.session.parties)) for one in servicer._deals.values()]
         if len(named) > MAX_SESSIONS or max(named, default=0) > 2048:
             raise Finding("it keeps too much of a session")
         return outcome
 
-    yield start
+    with mock.patch("aggregator.dealer._GATHER_SECONDS", 2 * _HEAD_START_SECONDS):
+        yield start
 
 
 def dealer_seeds() -> list[bytes]:
+    """Both parties ask, the first while the second does; then the corrections are collected."""
+    collect = dealer_pb2.CollectRequest(session_id=ROUND, copy=1).SerializeToString()
     return [
-        Script(calls=tuple(Call(0, n, (request.SerializeToString(),)) for n in (0, 1))).encode()
+        Script(
+            calls=(
+                Call(0, 9, (request.SerializeToString(),)),
+                Call(0, 3, (request.SerializeToString(),)),
+                Call(1, 1, (collect,)),
+            )
+        ).encode()
         for request in plan_requests()
     ]
 
@@ -231,20 +250,54 @@ def said(script: Script, names: Sequence[str], name: str, kind: type[Message]) -
     return decoded(kind, given)
 
 
-def dealt_seeds(rank: int) -> list[bytes]:
-    """Of the party under test, and of its peer, which `mirrored` tells."""
-    return [_SEED if one == rank else bytes([1] * 32) for one in range(len(PARTIES))]
+class Dealt:
+    """What an honest dealer makes of a plan. All seeds are the same, and all coins."""
+
+    def __init__(self, plan: Planned) -> None:
+        self.session = Session(ROUND, tuple(PARTIES), plan, _COPIES)
+        ranks, seeds = range(len(PARTIES)), (_SEED,) * _COPIES
+        self.hashes = tuple(self.session.seed_hashes(rank, seeds) for rank in ranks)
+        self.transcript = self.session.transcript(self.hashes)
+        self.keys = [
+            stream_keys(self.transcript, [_SEED for _ in ranks], copy) for copy in range(_COPIES)
+        ]
+
+    def said(self) -> list[Message]:
+        """To any party."""
+        grant = dealer_pb2.DealGrant(seed_hashes=self.hashes)
+        said: list[Message] = [dealer_pb2.DealResponse(grant=grant)]
+        for index, item in enumerate(self.session.plan):
+            digests = commit(item, self.keys, index)
+            commitments = dealer_pb2.DealCommitments(digests=digests, item=index)
+            said.append(dealer_pb2.DealResponse(commitments=commitments))
+        return said
+
+    def sent(self, copy: int) -> list[Message]:
+        """The corrections of a copy, to the last party."""
+        sent: list[Message] = []
+        offset = 0
+        for index, item in enumerate(self.session.plan):
+            data = item.correct(self.keys[copy % _COPIES], index)
+            sent.append(dealer_pb2.CollectResponse(data=data, offset=offset))
+            offset += len(data)
+        return sent
+
+    def drawn(self) -> Drawn:
+        """What the parties then agree on."""
+        digests = tuple(m.commitments.digests for m in self.said()[1:])  # type: ignore[attr-defined]
+        seeds = (_SEED,) * _COPIES
+
+        def party(channel: committee.LocalChannel, _: Any) -> Drawn:
+            grant = Grant(self.session, channel.rank, seeds, self.hashes, digests)
+            return choose(grant, channel)
+
+        with one_seed():
+            return committee.run_committee(len(PARTIES), party)[0]  # type: ignore[arg-type]
 
 
-def granted(plan: Sequence[Item[Any]], rank: int) -> list[Message]:
-    """What an honest dealer says."""
-    grant = dealer_pb2.DealGrant(deal_id=bytes(16), seeds=[_SEED] * _COPIES)
-    said: list[Message] = [dealer_pb2.DealResponse(grant=grant)]
-    for index, item in enumerate(plan):
-        digests = commit(item, [dealt_seeds(rank)] * _COPIES, index)
-        commitments = dealer_pb2.DealCommitments(digests=digests, item=index)
-        said.append(dealer_pb2.DealResponse(commitments=commitments))
-    return said
+def one_seed() -> Any:
+    """Parties draw this one, so that a script means the same whenever it is played."""
+    return mock.patch("mpc_vote.argmax.checking.new_seed", lambda: _SEED)
 
 
 @contextlib.contextmanager
@@ -252,30 +305,27 @@ def _party(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
     async def start(script: Script) -> str:
         rank = script.setup & 1
 
-        plan: list[Item[Any]] = []
+        dealt: list[Dealt] = []
+        agrees = PeerAgrees()
 
         def deal(request: dealer_pb2.DealRequest) -> Stream:
-            plan.extend(plans.from_wire(request.plan))
+            plan = plans.from_wire(request.plan)
+            dealt.append(Dealt(plan))
+            agrees.coin_hash = coin_hash(dealt[-1].transcript, 1 - rank, _SEED)
             given = said(script, _PARTY_NAMES, "dealer says", dealer_pb2.DealResponse)
             large = sum(item.correction_bytes for item in plan) > _DEALT_BYTES
-            return Stream(given or ([] if large else granted(plan, rank)))
+            return Stream(given or ([] if large else dealt[-1].said()))
 
-        def collect(_: dealer_pb2.CollectRequest) -> Stream:
+        def collect(request: dealer_pb2.CollectRequest) -> Stream:
             given = said(script, _PARTY_NAMES, "dealer sends", dealer_pb2.CollectResponse)
-            honest: list[Message] = []
-            offset = 0
-            for index, item in enumerate(plan):
-                data = item.correct(dealt_seeds(rank), index)
-                honest.append(dealer_pb2.CollectResponse(data=data, offset=offset))
-                offset += len(data)
-            return Stream(given or honest)
+            return Stream(given or dealt[-1].sent(request.copy))
 
         def exchange(*_: Any, **__: Any) -> Stream:
             given = said(script, _PARTY_NAMES, "peer says", party_pb2.ExchangeResponse)
 
             async def mirror() -> party_pb2.ExchangeResponse:
                 frame: Any = (await stream.written.get()).frame  # type: ignore[attr-defined]
-                return party_pb2.ExchangeResponse(frame=mirrored(frame))
+                return party_pb2.ExchangeResponse(frame=agrees.to(frame))
 
             stream = Stream(given, mirror)
             return stream
@@ -301,6 +351,7 @@ def _party(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
                 lambda m: peer_servicer if m.name == "Exchange" else servicer,
                 party_caller,
                 beside=["Exchange"],
+                agrees=agrees,
             )
         finally:
             for round_ in servicer._rounds.values():
@@ -316,7 +367,8 @@ def _party(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
             raise Finding("it keeps too much of a stream that waits")
         return outcome
 
-    yield start
+    with one_seed():
+        yield start
 
 
 def party_caller(method: MethodDescriptor, number: int) -> Identity:
@@ -331,6 +383,7 @@ def party_seeds() -> list[bytes]:
     seeds = []
     for rank, message in [(r, m) for r in (0, 1) for m in specs()]:
         spec = Spec.seal(message)
+        dealt = Dealt(spec.plan())
         calls = [call(_PARTY_NAMES, "OpenRound", party_pb2.OpenRoundRequest(spec=spec.wire))]
         holdings = []
         for number, agent in enumerate(AGENTS):
@@ -348,13 +401,13 @@ def party_seeds() -> list[bytes]:
             holdings.append(party_pb2.Holding(agent=agent, submission_id=_SUBMISSION))
         hello = party_pb2.SessionHello(
             session_id=ROUND,
-            context=party._context(spec, holdings, bytes(16)),
+            context=party._context(spec, holdings, dealt.drawn().context),
             zero_seed=_SEED,
         )
         frame = party_pb2.PeerFrame(hello=hello)
         checking = party_pb2.SessionHello(
             session_id=f"{ROUND}.deal",
-            context=hashlib.sha256(spec.digest + bytes(16)).digest(),
+            context=hashlib.sha256(spec.digest + dealt.transcript).digest(),
             zero_seed=_SEED,
         )
         check = party_pb2.ExchangeRequest(frame=party_pb2.PeerFrame(hello=checking))
@@ -367,12 +420,12 @@ def party_seeds() -> list[bytes]:
             call(_PARTY_NAMES, "AbandonRound", party_pb2.AbandonRoundRequest(round_id=ROUND)),
         ]
         seeds.append(Script(rank, tuple(calls)).encode())
-        plan = list(spec.plan())
-        sent = dealer_pb2.CollectResponse(data=plan[0].correct(dealt_seeds(rank), 0)[:999])
+        (first,) = dealt.sent(0)[:1]
+        sent = dealer_pb2.CollectResponse(data=first.data[:999])  # type: ignore[attr-defined]
         answered = party_pb2.ExchangeResponse(frame=frame)
         payload = party_pb2.PeerFrame(sequence=0, payload=bytes(30))
         calls += [
-            call(_PARTY_NAMES, "dealer says", *granted(plan, rank)),
+            call(_PARTY_NAMES, "dealer says", *dealt.said()),
             call(_PARTY_NAMES, "dealer sends", sent),
             call(_PARTY_NAMES, "peer says", answered, party_pb2.ExchangeResponse(frame=payload)),
         ]

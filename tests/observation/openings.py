@@ -33,7 +33,6 @@ from mpc_vote.argmax.levels import Level, LevelPart, pair_indices
 from mpc_vote.argmax.material import Item
 from mpc_vote.argmax.table import TableArgmax
 from mpc_vote.argmax.triples import TripleKind, TriplePart, Triples
-from mpc_vote.verified.limits import Limits
 from mpc_vote.verified.unmasking import Unmasking
 
 Array = npt.NDArray[Any]
@@ -150,19 +149,18 @@ def ballot_openings(
 ) -> Iterator[Opening]:
     """What is opened of verified counts of neighbours; arguments are as for the table.
 
-    First all `flags`, then the `counts` of votes of each agent and query under their masks, and
-    last `above`, whether they are too many: shares of entries of a table, which hide each other.
+    In one exchange all `pointers`, which are the votes, and then all `flags`, which are the noise.
     """
-    (unmasking, limits), (first, second, third) = items, payloads
-    if not isinstance(unmasking, Unmasking) or not isinstance(limits, Limits):
-        raise ValueError("these are other items than those of counts")
-    flags = [_bits(payload, (unmasking.flags, 1, 1)) for payload in first]
+    (item,), (sent,) = items, payloads
+    if not isinstance(item, Unmasking):
+        raise ValueError("this is another item than that of counts")
+    width, size = item.pointer_bits, ring.planes_size(item.pointers, item.pointer_bits)
+    pointers = [_planes(payload[:size], width, (item.pointers, 1)) for payload in sent]
+    masks = [_words(held[0].pointer_masks)[:, None] for held in parts]
+    yield Opening("pointers", width, True, pointers, masks)
+    flags = [_bits(payload[size:], (item.flags, 1, 1)) for payload in sent]
     masks = [_words(held[0].flag_masks)[:, None, None] for held in parts]
     yield Opening("flags", 1, True, flags, masks)
-    counts = [_planes(payload, limits.bits, (limits.counts, 1)) for payload in second]
-    yield Opening("counts", limits.bits, False, counts, [held[1].masks[:, None] for held in parts])
-    above = [_bits(payload, (limits.counts, 1, 1)) for payload in third]
-    yield Opening("above", 1, True, above, above)
 
 
 def stock_openings(

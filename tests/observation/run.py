@@ -22,7 +22,7 @@ from mpc_vote.data.partition import save_part
 from mpc_vote.proto.mpcvote.v1 import party_pb2
 from mpc_vote.sharing import Share, ShareReader
 from mpc_vote.spec import Spec
-from mpc_vote.verified.layout import BitReader, Layout, encode
+from mpc_vote.verified.layout import BitReader, Layout
 from tests.observation.recorder import GROUPS, RECEIVED, SENT, Message, read_messages
 
 PARTIES, AGENTS = 3, 4
@@ -126,10 +126,10 @@ class Truth:
 
     @property
     def shared(self) -> npt.NDArray[np.int64]:
-        """What was shared."""
+        """What was shared; of bits, all shares together, as nobody keeps the pointers' order."""
         if self.layout is None:
             return self.noisy
-        return encode(self.layout, self.ballot, self.noise).astype(np.int64)
+        return np.bitwise_xor.reduce([self.expanded(rank) for rank in range(len(self.shares))])
 
     def expanded(self, rank: int) -> npt.NDArray[np.int64]:
         """The share of a rank as the numbers that it stands for."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +25,7 @@ from scipy import stats
 
 from aggregator import plans
 from mpc_vote import ring
+from mpc_vote.argmax.checking import DIGEST_BYTES, Session, coin_hash, stream_keys
 from mpc_vote.argmax.engine import label_bits
 from mpc_vote.argmax.engines import EngineName
 from mpc_vote.argmax.levels import Level, pair_indices
@@ -34,7 +34,6 @@ from mpc_vote.argmax.stock import StockArgmax
 from mpc_vote.argmax.table import TableArgmax
 from mpc_vote.argmax.triples import TripleKind, Triples
 from mpc_vote.proto.mpcvote.v1 import dealer_pb2, label_pb2, party_pb2
-from mpc_vote.verified.limits import Limits
 from mpc_vote.verified.unmasking import Unmasking
 from tests.observation.needles import Needles, binary_forms, varint
 from tests.observation.openings import (
@@ -60,16 +59,17 @@ from tests.observation.run import (
     observe,
     own_folder,
 )
+from tests.verified.plain import noise_in, pointers_of, votes_in
 
-CHECK_SIZES = (64, 32, 7 * 32, 0)
+CHECK_SIZES = (64, 32, 32, 7 * 32, 0)
 """Of what a party sends to each peer as they check the dealer's eight copies."""
 
 FALSE_ALARM = 1e-6
 LABELS_IN_A_PIECE = 24
 LABEL_BITS = label_bits(CLASSES)
 VOTE = 16
-# Of verified ballots: flags and the limits of their counts, opened in three exchanges.
-_BALLOT_ITEMS, _BALLOT_EXCHANGES = 2, 3
+# All bits of verified ballots are opened in one exchange.
+_BALLOT_ITEMS, _BALLOT_EXCHANGES = 1, 1
 
 # The engines, and the table engine also with winners of groups that meet at a second level.
 WAYS = {
@@ -147,6 +147,9 @@ def secrets_of(seen: Observation) -> Needles:
     for name, truth in seen.truths.items():
         if truth.layout is not None:
             needles.add_packed(f"bits of {name}", truth.shared, 1)
+            pointers = pointers_of(truth.layout, truth.shared)
+            for bits in (truth.layout.pointer_bits, 8, 16):
+                needles.add_packed(f"pointers of {name}", pointers, bits)
     wins = wins_of(total.T).T
     needles.add_matrix("wins", wins)
     needles.add_packed("wins", wins, LABEL_BITS)
@@ -185,6 +188,20 @@ def opened_of_ballots(seen: Observation) -> list[Opening]:
     return list(ballot_openings(plan[:_BALLOT_ITEMS], held, exchanges[:_BALLOT_EXCHANGES]))
 
 
+def pointers_shared(seen: Observation) -> Iterator[Matrix]:
+    """By agent, the pointers of its verified ballot."""
+    for truth in seen.truths.values():
+        assert truth.layout is not None
+        yield pointers_of(truth.layout, truth.shared).reshape(-1)
+
+
+def flags_shared(seen: Observation) -> Iterator[Matrix]:
+    """By agent, the flags of the noise in its verified ballot."""
+    for truth in seen.truths.values():
+        assert truth.layout is not None
+        yield truth.shared[:, -truth.layout.flags :].reshape(-1)
+
+
 def opened_by_level(seen: Observation) -> list[tuple[Level | None, list[Opening]]]:
     """What the engine opened; for the table engine by level."""
     engine = seen.spec.engine
@@ -203,10 +220,33 @@ def session(seen: Observation) -> tuple[list[Item[Any]], list[list[Any]], list[l
     """The plan of all material, each party's parts of it, and what each sent, by exchange."""
     sent = [payloads(seen.views[party], SENT) for party in PARTY_NAMES]
     exchanges = [[each[number] for each in sent] for number in range(len(sent[0]))]
+    plan, keys = list(seen.spec.plan()), keys_of(seen)
+    return plan, expanded(plan, keys, corrections(seen.views[PARTY_NAMES[-1]])), exchanges
+
+
+def keys_of(seen: Observation) -> list[bytes]:
+    """What the parties' parts of the copy in use were expanded from, by rank."""
     copy = collected(seen.views[PARTY_NAMES[-1]]).copy
-    seeds = [grant(seen.views[party]).seeds[copy] for party in PARTY_NAMES]
-    plan = list(seen.spec.plan())
-    return plan, expanded(plan, seeds, corrections(seen.views[PARTY_NAMES[-1]])), exchanges
+    seeds = [own_seeds(seen.views[party])[copy] for party in PARTY_NAMES]
+    return stream_keys(transcript(seen), seeds, copy)
+
+
+def transcript(seen: Observation) -> bytes:
+    """Of the dealing, from what the first party was told."""
+    request = asked(seen.views[PARTY_NAMES[0]])
+    session = Session(request.session_id, tuple(request.parties), seen.spec.plan(), request.copies)
+    return session.transcript(grant(seen.views[PARTY_NAMES[0]]).seed_hashes)
+
+
+def asked(view: View) -> dealer_pb2.DealRequest:
+    """What a party asked the dealer for."""
+    (content,) = view.passed(SENT, "DealerService/Deal")
+    return dealer_pb2.DealRequest.FromString(content)
+
+
+def own_seeds(view: View) -> list[bytes]:
+    """The seeds that a party has drawn."""
+    return list(asked(view).seeds)
 
 
 def payloads(view: View, direction: str) -> list[bytes]:
@@ -266,10 +306,10 @@ def test_the_recorded_shares_add_up_to_the_ballots(seen: Observation) -> None:
     for name, truth in seen.truths.items():
         parts = [truth.expanded(rank) for rank in range(PARTIES)]
         if truth.layout is None:
-            total = in_ring(np.sum(parts, axis=0), seen)
+            assert np.array_equal(in_ring(np.sum(parts, axis=0), seen), truth.noisy), name
         else:
-            total = np.bitwise_xor.reduce(parts)
-        assert np.array_equal(total, truth.shared), name
+            assert np.array_equal(VOTE * votes_in(truth.layout, truth.shared), truth.ballot), name
+            assert np.array_equal(noise_in(truth.layout, truth.shared), truth.noise), name
         for rank, share in enumerate(truth.shares):
             received = b"".join(
                 seen.views[f"party-{rank}"].passed(RECEIVED, "PartyService/SubmitShares")
@@ -350,20 +390,25 @@ def test_a_role_writes_to_its_own_folder_only(seen: Observation, name: str) -> N
 
 
 def test_the_dealer_hears_nothing_but_sizes(seen: Observation) -> None:
-    """What it hears is the session's name, the parties, a plan that follows from the shape, and
-    the copy that the lot fell on."""
+    """What it hears is the session's name, the parties, a plan that follows from the shape, the
+    parties' seeds, and the copy that the lot fell on."""
     messages = seen.views["dealer"].passed(RECEIVED, "DealerService/Deal")
     (session,) = {dealer_pb2.DealRequest.FromString(content).session_id for content in messages}
     plan = seen.spec.plan()
     # Byte for byte, so that nothing is hidden in fields that the dealer does not know.
-    request = dealer_pb2.DealRequest(
-        session_id=session, parties=seen.parties, plan=plans.to_wire(plan), copies=8
-    )
-    assert messages == [request.SerializeToString()] * PARTIES
+    requests = [
+        dealer_pb2.DealRequest(
+            session_id=session,
+            parties=seen.parties,
+            plan=plans.to_wire(plan),
+            copies=8,
+            seeds=own_seeds(seen.views[party]),
+        )
+        for party in PARTY_NAMES
+    ]
+    assert sorted(messages) == sorted(request.SerializeToString() for request in requests)
     last = seen.views[PARTY_NAMES[-1]]
-    chosen = dealer_pb2.CollectRequest(
-        session_id=session, deal_id=grant(last).deal_id, copy=collected(last).copy
-    )
+    chosen = dealer_pb2.CollectRequest(session_id=session, copy=collected(last).copy)
     heard = seen.views["dealer"].passed(RECEIVED, "DealerService/Collect")
     assert heard == [chosen.SerializeToString()]
     others = {m.content for m in seen.views["dealer"].messages if m.method.endswith("Health/Check")}
@@ -372,7 +417,7 @@ def test_the_dealer_hears_nothing_but_sizes(seen: Observation) -> None:
     if isinstance(seen.spec.engine, StockArgmax):
         assert {item.kind for item in plan if isinstance(item, Triples)} == set(TripleKind)
     else:
-        assert all(isinstance(item, Level | Unmasking | Limits) for item in plan)
+        assert all(isinstance(item, Level | Unmasking) for item in plan)
 
 
 def test_the_client_hears_labels_cost_and_progress(seen: Observation) -> None:
@@ -433,16 +478,16 @@ def share_of_total(seen: Observation, rank: int) -> Matrix:
 
 
 def test_what_the_committee_exchanges_in_private_is_at_both_ends_only(seen: Observation) -> None:
-    """The dealer's seeds, those of the zero sharing between neighbours, and label shares."""
+    """Seeds of material in use, those of the zero sharing between neighbours, and label shares."""
     needles, expected = Needles(), {}
     copy = collected(seen.views[PARTY_NAMES[-1]]).copy
     for rank, party in enumerate(PARTY_NAMES):
-        seed = grant(seen.views[party]).seeds[copy]
+        seed = own_seeds(seen.views[party])[copy]
         (zero,) = {frame.hello.zero_seed for frame in frames(seen.views[party], SENT)} - {b""}
         (label_share,) = label_shares(seen.views[party])
         after = PARTY_NAMES[(rank + 1) % PARTIES]
         for name, content, ends in (
-            ("dealt seed", seed, {("dealer", SENT), (party, RECEIVED)}),
+            ("seed in use", seed, {(party, SENT), ("dealer", RECEIVED)}),
             ("zero seed", zero, {(party, SENT), (after, RECEIVED)}),
             (
                 "label share",
@@ -502,17 +547,19 @@ def test_as_they_check_the_dealer_parties_tell_seeds_that_are_not_used_and_nothi
     seen: Observation, name: str
 ) -> None:
     view = seen.views[name]
-    copy, seeds = collected(seen.views[PARTY_NAMES[-1]]).copy, grant(view).seeds
-    said = hashlib.sha256(
-        grant(view).deal_id + b"".join(one.commitments.digests for one in dealt(view))
-    ).digest()
+    copy, seeds = collected(seen.views[PARTY_NAMES[-1]]).copy, own_seeds(view)
     sent = [frame for frame in frames(view, SENT, checking=True) if not frame.HasField("hello")]
     assert len(sent) == len(CHECK_SIZES) * (PARTIES - 1)
     by_sequence = {frame.sequence: frame.payload for frame in sent}
-    (coin,) = (payload for sequence, payload in by_sequence.items() if sequence == 1)
-    assert by_sequence[0] == said + hashlib.sha256(coin).digest()
-    assert by_sequence[2] == b"".join(s for place, s in enumerate(seeds) if place != copy)
+    rank, coin = PARTY_NAMES.index(name), by_sequence[1]
+    assert by_sequence[0][DIGEST_BYTES:] == coin_hash(transcript(seen), rank, coin)
+    assert by_sequence[3] == b"".join(s for place, s in enumerate(seeds) if place != copy)
     assert seeds[copy] not in b"".join(by_sequence.values())
+    # What stands for things that all have heard is the same from everybody.
+    for sequence, size in ((0, DIGEST_BYTES), (2, DIGEST_BYTES)):
+        heard = [f for f in frames(view, RECEIVED, checking=True) if not f.HasField("hello")]
+        others = {f.payload[:size] for f in heard if f.sequence == sequence}
+        assert others == {by_sequence[sequence][:size]}
 
 
 @pytest.mark.parametrize("name", PARTY_NAMES)
@@ -547,14 +594,9 @@ def test_openings_are_what_they_are_said_to_be(
         assert {opening.what for opening in openings} == {"product", "conjunction", "bit"}
         return
     if seen.spec.message.verified:
-        flags, counts, above = (
-            one.without(range(PARTIES)).reshape(-1) for one in opened_of_ballots(seen)
-        )
-        truths = list(seen.truths.values())
-        assert np.array_equal(flags, np.concatenate([truth.shared.reshape(-1) for truth in truths]))
-        votes = np.concatenate([truth.ballot.sum(axis=1) // VOTE for truth in truths])
-        assert np.array_equal(counts, votes)
-        assert not above.any()
+        pointers, flags = (one.without(range(PARTIES)) for one in opened_of_ballots(seen))
+        assert np.array_equal(pointers.reshape(-1), np.concatenate(list(pointers_shared(seen))))
+        assert np.array_equal(flags.reshape(-1), np.concatenate(list(flags_shared(seen))))
     values, tags = seen.noisy_total().T, np.arange(CLASSES)[:, None].repeat(QUERIES, axis=1)
     whats = []
     for level, opened in opened_by_level(seen):
@@ -613,8 +655,7 @@ def test_what_the_parties_open_is_uniform_under_one_partys_masks(
     limit = FALSE_ALARM / (2 * len(kinds) * PARTIES * len(WAYS))
     for kind in sorted(kinds):
         chosen = [opening for opening in openings if opening.what == kind]
-        seen_by_all = [] if kind == "above" else [[one.opened for one in chosen]]  # all zero
-        for values in (*seen_by_all, [one.without(others) for one in chosen]):
+        for values in ([one.opened for one in chosen], [one.without(others) for one in chosen]):
             packed = [ring.pack(v.reshape(-1), o.bits) for v, o in zip(values, chosen, strict=True)]
             assert uniform_p_value(b"".join(packed)) > limit, kind
 
@@ -713,7 +754,7 @@ def shares_received(view: View, openings: Sequence[Opening]) -> dict[str, bytes]
             samples[what] = samples.get(what, b"") + b"".join(shares)
     samples["corrections"] = corrections(view)
     seeds = [upload.header.seed for upload in uploads]
-    seeds += [seed for one in dealt(view) for seed in one.grant.seeds]
+    samples["hashes of seeds"] = b"".join(h for one in dealt(view) for h in one.grant.seed_hashes)
     samples["commitments"] = b"".join(one.commitments.digests for one in dealt(view))
     seeds += [frame.hello.zero_seed for frame in frames(view, RECEIVED)]
     samples["seeds"] = b"".join(seeds)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import math
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+import types
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,7 @@ from aggregator.peers import PeerServicer
 from aggregator.tally import Tally
 from mpc_vote import rpc
 from mpc_vote.argmax.channel import Channel
-from mpc_vote.argmax.checking import DIGEST_BYTES, commitment
+from mpc_vote.argmax.checking import DIGEST_BYTES, Drawn, Grant, Session, commitment, stream_key
 from mpc_vote.argmax.engine import Engine, label_bits, session_plan
 from mpc_vote.argmax.engines import EngineName, make_engine
 from mpc_vote.argmax.levels import MAX_BITS, MAX_GROUP, Level
@@ -43,7 +45,7 @@ from mpc_vote.argmax.table import MIN_BITS
 from mpc_vote.argmax.triples import TripleKind, Triples
 from mpc_vote.authority import CertificateAuthority
 from mpc_vote.cluster import Cluster, free_ports
-from mpc_vote.csprng import Words
+from mpc_vote.csprng import Words, new_seed
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import Credentials, Identity, Role
 from mpc_vote.proto.mpcvote.v1 import dealer_pb2, dealer_pb2_grpc, party_pb2, party_pb2_grpc
@@ -56,6 +58,7 @@ DEALER = Identity(Role.DEALER, "dealer")
 PAIR = ["party-0", "party-1"]
 TRIO = ["party-0", "party-1", "party-2"]
 COPIES = 3
+KEY = bytes(32)
 SOON = 0.3
 """A party's patience where the test is about its end."""
 
@@ -93,6 +96,7 @@ class Dealer:
 
     certificates: Certificates
     address: str
+    servicer: dealer_pb2_grpc.DealerServiceServicer
 
     def channel(self, party: str, address: str = "") -> grpc.aio.Channel:
         caller = self.certificates.credentials(Identity(Role.PARTY, party))
@@ -100,29 +104,73 @@ class Dealer:
 
     @contextlib.asynccontextmanager
     async def dealt(
-        self, party: str, session: str, parties: Sequence[str], plan: Plan
+        self, party: str, session: str, parties: Sequence[str], plan: Plan = SMALL_PLAN, **more: Any
     ) -> AsyncIterator[Any]:
         """A raw call to the dealer."""
+        given = {"copies": COPIES, "seeds": [new_seed() for _ in range(COPIES)], **more}
         async with self.channel(party) as channel:
             request = dealer_pb2.DealRequest(
-                session_id=session, parties=parties, plan=plans.to_wire(plan), copies=COPIES
+                session_id=session, parties=parties, plan=plans.to_wire(plan), **given
             )
             yield dealer_pb2_grpc.DealerServiceStub(channel).Deal(request, timeout=SECONDS)
 
-    async def collected(self, party: str, session: str, deal_id: bytes, copy: int) -> bytes:
+    async def read(self, *given: Any, **more: Any) -> list[dealer_pb2.DealResponse]:
+        """All that the dealer says to such a call."""
+        async with self.dealt(*given, **more) as call:
+            return [response async for response in call]
+
+    @contextlib.asynccontextmanager
+    async def waiting(
+        self, party: str, session: str, *given: Any, **more: Any
+    ) -> AsyncIterator[None]:
+        """Meanwhile one party has asked, and waits for the others."""
+        async with self.dealt(party, session, *given, **more) as call:
+            reading = asyncio.create_task(call.read())
+            await self.asked(session)
+            try:
+                yield
+            finally:
+                call.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
+
+    async def asked(self, session: str, by: int = 1) -> None:
+        """Waits until so many parties, and not all, have asked for the session."""
+        servicer = self.servicer
+        assert isinstance(servicer, DealerServicer)
+
+        async def begun() -> bool:
+            return session in servicer._deals and len(servicer._deals[session]._seeds) == by
+
+        await until(begun, f"{by} parties have asked", step=0.005)
+
+    async def collected(self, party: str, session: str, copy: int) -> bytes:
         """All corrections of a copy."""
         async with self.channel(party) as channel:
-            request = dealer_pb2.CollectRequest(session_id=session, deal_id=deal_id, copy=copy)
+            request = dealer_pb2.CollectRequest(session_id=session, copy=copy)
             call = dealer_pb2_grpc.DealerServiceStub(channel).Collect(request, timeout=SECONDS)
             return b"".join([response.data async for response in call])
 
-    async def grant(
-        self, party: str, session: str, parties: Sequence[str], plan: Plan = SMALL_PLAN
-    ) -> tuple[bytes, tuple[bytes, ...]]:
-        """What a party is granted; the rest is not read."""
-        async with self.dealt(party, session, parties, plan) as call:
-            response = await call.read()
-            return response.grant.deal_id, tuple(response.grant.seeds)
+    async def grants(
+        self, session: str, parties: Sequence[str], plan: Plan = SMALL_PLAN, copies: int = COPIES
+    ) -> list[Grant]:
+        """What all parties of a session are granted."""
+        asked = Session(session, tuple(parties), plan, copies)
+
+        async def one(rank: int) -> Grant:
+            async with self.channel(parties[rank]) as channel:
+                return await ask(channel, asked, rank, SECONDS)
+
+        return await asyncio.gather(*map(one, range(len(parties))))
+
+    async def drawn(
+        self, session: Session, rank: int, channel: grpc.aio.Channel, timeout: float
+    ) -> Drawn:
+        """The first copy as one party has it; all others have asked as well."""
+        if not isinstance(self.servicer, DealerServicer):
+            # It answers a party without waiting for others, and commits for this key.
+            grant = await ask(channel, session, rank, timeout)
+            return Drawn(session.id, 0, KEY, grant.digests, b"", 0)
+        return first_copy((await self.grants(session.id, session.parties, session.plan, 1))[rank])
 
     @contextlib.asynccontextmanager
     async def material(
@@ -137,13 +185,21 @@ class Dealer:
     ) -> AsyncIterator[DealtMaterial]:
         """A party's side, as a round has it once the parties have drawn a copy."""
         async with self.channel(parties[rank], address) as channel:
-            grant = await ask(channel, session, parties, plan, 1, timeout)
+            asked = Session(session, tuple(parties), plan, copies=1)
+            drawn = await self.drawn(asked, rank, channel, timeout)
             last = rank == len(parties) - 1
-            material = DealtMaterial(channel, grant, 0, plan, last, pool, timeout)
+            material = DealtMaterial(channel, drawn, plan, last, pool, timeout)
             try:
                 yield material
             finally:
                 material.close()
+
+
+def first_copy(grant: Grant) -> Drawn:
+    """What a party has when the lot has fallen on the first copy."""
+    key = stream_key(grant.seeds[0], grant.transcript(), grant.rank, 0)
+    digests = tuple(digests[:DIGEST_BYTES] for digests in grant.digests)
+    return Drawn(grant.session.id, 0, key, digests, b"", 0)
 
 
 @contextlib.asynccontextmanager
@@ -160,7 +216,7 @@ async def serving(
     server = rpc.Server(credentials, "127.0.0.1:0", services, nothing_to_check)
     await server.start()
     try:
-        yield Dealer(certificates, f"127.0.0.1:{server.port}")
+        yield Dealer(certificates, f"127.0.0.1:{server.port}", servicer)
     finally:
         await server.stop()
 
@@ -217,67 +273,109 @@ def part_bytes(plan: Plan) -> int:
 # Material is dealt once, to whom and for what it was made
 
 
-async def test_each_party_of_a_session_is_dealt_its_own_seed(dealer: Dealer) -> None:
-    first = await dealer.grant("party-0", "session", PAIR)
-    second = await dealer.grant("party-1", "session", PAIR)
-    assert first[0] == second[0], "one deal"
-    other = await dealer.grant("party-0", "another", PAIR)
-    assert other[0] != first[0]
-    seeds = {*first[1], *second[1], *other[1]}
-    assert len(seeds) == 3 * COPIES, "who knew a peer's seed of a copy would know its masks"
+async def test_all_parties_are_told_the_same_of_everybodys_seeds(dealer: Dealer) -> None:
+    first, second = await dealer.grants("session", PAIR)
+    assert first.seed_hashes == second.seed_hashes and first.digests == second.digests
+    assert first.transcript() == second.transcript()
+    for grant in (first, second):
+        assert grant.seed_hashes[grant.rank] == grant.session.seed_hashes(grant.rank, grant.seeds)
 
 
-async def test_the_dealer_deals_once_per_party_and_session(dealer: Dealer) -> None:
+async def test_no_seed_serves_two_requests(dealer: Dealer) -> None:
     """Twice the same masks on different values would tell their difference."""
+    grants = []
+    for name in ("one", "one", "two"):
+        grants += await dealer.grants(name, PAIR)
+        await dealer.collected("party-1", name, 0)
+    seeds = [seed for grant in grants for seed in grant.seeds]
+    assert len(set(seeds)) == len(seeds) == 6 * COPIES
+    assert len({grant.transcript() for grant in grants}) == 3
+
+
+async def test_a_party_asks_once_while_a_session_lasts(dealer: Dealer) -> None:
+    async with dealer.waiting("party-0", "session", PAIR):
+        error = await error_of(dealer.read("party-0", "session", PAIR))
+        assert error.name == "DEAL_SPENT", error.message
+        assert "party-0" in error.message and "session" in error.message
+    await dealer.grants("whole", PAIR)
     for party in PAIR:
-        deal_id, _ = await dealer.grant(party, "session", PAIR)
-        error = await error_of(dealer.grant(party, "session", PAIR))
+        error = await error_of(dealer.read(party, "whole", PAIR))
         assert error.name == "DEAL_SPENT", error.message
-        assert party in error.message and "session" in error.message
-    await dealer.collected("party-1", "session", deal_id, 2)
+
+
+async def test_corrections_are_collected_once(dealer: Dealer) -> None:
+    await dealer.grants("session", PAIR)
+    await dealer.collected("party-1", "session", 2)
     for copy in range(COPIES):
-        error = await error_of(dealer.collected("party-1", "session", deal_id, copy))
-        assert error.name == "DEAL_SPENT", error.message
+        error = await error_of(dealer.collected("party-1", "session", copy))
+        assert error.name == "DEAL_ENDED", error.message
+
+
+async def test_no_correction_leaves_before_all_parties_have_their_commitments(
+    dealer: Dealer,
+) -> None:
+    async with dealer.waiting("party-1", "session", PAIR):
+        error = await error_of(dealer.collected("party-1", "session", 0))
+        assert error.name == "DEAL_INVALID" and "not all parties" in error.message
 
 
 async def test_a_session_keeps_its_number_of_copies(dealer: Dealer) -> None:
-    await dealer.grant("party-0", "session", PAIR)
-    async with dealer.channel("party-1") as channel:
-        error = await error_of(ask(channel, "session", PAIR, SMALL_PLAN, COPIES + 1, SECONDS))
-    assert error.name == "DEAL_INVALID" and "--deal-copies" in error.message
-    await dealer.grant("party-1", "session", PAIR)
+    async with dealer.waiting("party-0", "session", PAIR):
+        more = {"copies": COPIES + 1, "seeds": [new_seed()] * (COPIES + 1)}
+        error = await error_of(dealer.read("party-1", "session", PAIR, **more))
+        assert error.name == "DEAL_INVALID" and "--deal-copies" in error.message
 
 
-async def test_material_is_spent_by_asking_whether_it_was_read_or_not(dealer: Dealer) -> None:
-    async with dealer.dealt("party-1", "session", PAIR, SMALL_PLAN) as call:
-        await call.read()
-        call.cancel()
-    error = await error_of(dealer.grant("party-1", "session", PAIR))
-    assert error.name == "DEAL_SPENT", error.message
+@pytest.mark.parametrize(
+    "seeds",
+    [[], [bytes(32)], [bytes(32)] * 4, [bytes(32), bytes(32), bytes(31)]],
+    ids=["none", "too few", "too many", "a short one"],
+)
+async def test_there_must_be_a_seed_for_each_copy(dealer: Dealer, seeds: list[bytes]) -> None:
+    error = await error_of(dealer.read("party-0", "session", PAIR, seeds=seeds))
+    assert error.name == "DEAL_INVALID" and "seed of 32 bytes" in error.message
+
+
+async def test_a_party_that_hangs_up_ends_the_session_for_all(dealer: Dealer) -> None:
+    """Its peers are told at once, and need not wait for what can't come."""
+    async with dealer.waiting("party-0", "session", TRIO):
+        reading = asyncio.create_task(error_of(dealer.read("party-1", "session", TRIO)))
+        await dealer.asked("session", by=2)
+    error = await asyncio.wait_for(reading, SECONDS)
+    assert error.name == "DEAL_ENDED" and "party-0" in error.message
+    ended = await error_of(dealer.collected("party-2", "session", 0))
+    assert ended.name == "DEAL_ENDED", ended.message
+
+
+async def test_a_party_that_never_asks_is_named(
+    dealer: Dealer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aggregator.dealer._GATHER_SECONDS", SOON)
+    error = await error_of(dealer.read("party-0", "session", TRIO))
+    assert error.name == "DEADLINE", error.message
+    assert "party-1 and party-2" in error.message
 
 
 async def test_a_party_gets_nothing_of_a_session_it_is_not_in(dealer: Dealer) -> None:
-    error = await error_of(dealer.grant("party-2", "session", PAIR))
+    error = await error_of(dealer.read("party-2", "session", PAIR))
     assert error.name == "NAME_REFUSED", error.message
     # Nor can it put itself into one that was opened without it.
-    await dealer.grant("party-0", "session", PAIR)
-    error = await error_of(dealer.grant("party-2", "session", ["party-0", "party-2"]))
-    assert error.name == "DEAL_INVALID", error.message
+    async with dealer.waiting("party-0", "session", PAIR):
+        error = await error_of(dealer.read("party-2", "session", ["party-0", "party-2"]))
+        assert error.name == "DEAL_INVALID", error.message
 
 
-async def test_the_dealer_forgets_the_oldest_sessions_before_plans_fill_its_memory(
+async def test_the_dealer_ends_the_oldest_sessions_before_plans_fill_its_memory(
     dealer: Dealer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No party can make it hold more, however many sessions it opens."""
     monkeypatch.setattr("aggregator.dealer.MAX_COMMITMENTS", 3 * MIXED_PLAN.items * COPIES)
-    first, _ = await dealer.grant("party-0", "first", PAIR, MIXED_PLAN)
-    for session in ("second", "third"):
-        await dealer.grant("party-0", session, PAIR, MIXED_PLAN)
-    assert (await dealer.grant("party-1", "first", PAIR, MIXED_PLAN))[0] == first
-    await dealer.grant("party-0", "fourth", PAIR, MIXED_PLAN)
-    error = await error_of(dealer.collected("party-1", "first", first, 0))
-    assert error.name == "DEAL_INVALID" and "no such deal" in error.message
-    await dealer.grant("party-1", "second", PAIR, MIXED_PLAN)
+    for session in ("first", "second", "third", "fourth"):
+        await dealer.grants(session, PAIR, MIXED_PLAN)
+    error = await error_of(dealer.collected("party-1", "first", 0))
+    assert error.name == "DEAL_ENDED"
+    for session in ("second", "third", "fourth"):
+        await dealer.collected("party-1", session, 0)
 
 
 OTHER_PARTIES = {
@@ -289,11 +387,14 @@ OTHER_PARTIES = {
 
 @pytest.mark.parametrize("case", OTHER_PARTIES)
 async def test_a_session_keeps_its_parties(dealer: Dealer, case: str) -> None:
-    await dealer.grant("party-0", "session", PAIR)
-    error = await error_of(dealer.grant("party-1", "session", OTHER_PARTIES[case]))
-    assert error.name == "DEAL_INVALID" and "other parties" in error.message
-    # The refusal has spent nothing.
-    await dealer.grant("party-1", "session", PAIR)
+    async with dealer.dealt("party-0", "session", PAIR) as call:
+        reading = asyncio.create_task(call.read())
+        await dealer.asked("session")
+        error = await error_of(dealer.read("party-1", "session", OTHER_PARTIES[case]))
+        assert error.name == "DEAL_INVALID" and "other parties" in error.message
+        # The refusal has spent nothing.
+        await dealer.read("party-1", "session", PAIR)
+        assert (await reading).HasField("grant")
 
 
 OTHER_PLANS = {
@@ -309,32 +410,105 @@ OTHER_PLANS = {
 @pytest.mark.parametrize("case", OTHER_PLANS)
 async def test_a_session_keeps_its_plan(dealer: Dealer, case: str) -> None:
     """Parts that were expanded by different plans would not fit, and masks might meet twice."""
-    await dealer.grant("party-0", "session", PAIR, MIXED_PLAN)
-    error = await error_of(dealer.grant("party-1", "session", PAIR, OTHER_PLANS[case]))
-    assert error.name == "DEAL_INVALID" and "another plan" in error.message
-    await dealer.grant("party-1", "session", PAIR, MIXED_PLAN)
+    assert OTHER_PLANS[case].digest != MIXED_PLAN.digest
+    async with dealer.waiting("party-0", "session", PAIR, MIXED_PLAN):
+        error = await error_of(dealer.read("party-1", "session", PAIR, OTHER_PLANS[case]))
+        assert error.name == "DEAL_INVALID" and "another plan" in error.message
 
 
 @pytest.mark.parametrize("parties", [PAIR, TRIO], ids=["two parties", "three parties"])
 async def test_only_the_last_party_gets_corrections(dealer: Dealer, parties: list[str]) -> None:
     want = sum(item.correction_bytes for item in MIXED_PLAN)
-    said = []
-    for party in parties:
-        async with dealer.dealt(party, "session", parties, MIXED_PLAN) as call:
-            responses = [response async for response in call]
-        assert responses[0].HasField("grant")
-        said.append([response.commitments.digests for response in responses[1:]])
-        assert [len(digests) for digests in said[-1]] == [COPIES * DIGEST_BYTES] * 5
-    assert said[:-1] == said[1:], "all parties are told the same"
-    deal_id = responses[0].grant.deal_id
+    heard = await asyncio.gather(
+        *(dealer.read(party, "session", parties, MIXED_PLAN) for party in parties)
+    )
+    assert heard[:-1] == heard[1:], "all parties are told the same"
+    assert heard[0][0].HasField("grant")
+    sizes = [len(response.commitments.digests) for response in heard[0][1:]]
+    assert sizes == [COPIES * DIGEST_BYTES] * 5
     for party in parties[:-1]:
-        error = await error_of(dealer.collected(party, "session", deal_id, 0))
+        error = await error_of(dealer.collected(party, "session", 0))
         assert error.name == "NAME_REFUSED", error.message
-    for wrong in ({"copy": COPIES}, {"deal_id": bytes(16)}, {"session": "another"}):
-        given = {"session": "session", "deal_id": deal_id, "copy": 0, **wrong}
-        error = await error_of(dealer.collected(parties[-1], **given))
-        assert error.name == "DEAL_INVALID", error.message
-    assert len(await dealer.collected(parties[-1], "session", deal_id, 1)) == want
+    error = await error_of(dealer.collected(parties[-1], "session", COPIES))
+    assert error.name == "DEAL_INVALID", error.message
+    error = await error_of(dealer.collected(parties[-1], "another", 0))
+    assert error.name == "DEAL_ENDED", error.message
+    assert len(await dealer.collected(parties[-1], "session", 1)) == want
+
+
+# What the dealer keeps
+
+
+def reachable(start: Any) -> Iterator[Any]:
+    """All objects that are held, directly or not, but for modules, types and functions."""
+    seen: set[int] = set()
+    left = [start]
+    while left:
+        one = left.pop()
+        if id(one) in seen or isinstance(one, types.ModuleType | type | types.FunctionType):
+            continue
+        seen.add(id(one))
+        yield one
+        left += gc.get_referents(one)
+
+
+def keeps(servicer: DealerServicer, secrets: Collection[bytes]) -> bool:
+    """Whether the dealer still has one of these."""
+    wanted = set(secrets)
+    return any(isinstance(one, bytes) and one in wanted for one in reachable(servicer))
+
+
+def secrets_of(grants: Sequence[Grant]) -> set[bytes]:
+    """All seeds of a session, and all that they expand from."""
+    transcript = grants[0].transcript()
+    found = set()
+    for grant in grants:
+        for copy, seed in enumerate(grant.seeds):
+            found |= {seed, stream_key(seed, transcript, grant.rank, copy)}
+    return found
+
+
+async def test_the_dealer_forgets_a_session_with_its_end(certificates: Certificates) -> None:
+    servicer = DealerServicer()
+    async with serving(certificates, servicer) as dealer:
+        grants = await dealer.grants("session", PAIR)
+        secrets = secrets_of(grants)
+        assert keeps(servicer, secrets), "until the corrections are collected"
+        await dealer.collected("party-1", "session", 0)
+        assert not keeps(servicer, secrets)
+        assert not servicer._deals and servicer._weight == 0
+
+
+async def test_the_dealer_forgets_a_session_that_nobody_comes_for(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aggregator.dealer._CHECK_SECONDS", SOON)
+    servicer = DealerServicer()
+    async with serving(certificates, servicer) as dealer:
+        secrets = secrets_of(await dealer.grants("session", PAIR))
+
+        async def forgotten() -> bool:
+            return not keeps(servicer, secrets)
+
+        await until(forgotten, "the session is forgotten")
+        assert not servicer._deals and servicer._weight == 0
+
+
+async def test_the_dealer_forgets_a_session_that_a_party_leaves(certificates: Certificates) -> None:
+    servicer = DealerServicer()
+    async with serving(certificates, servicer) as dealer:
+        seeds = [new_seed() for _ in range(COPIES)]
+        async with dealer.waiting("party-0", "session", PAIR, seeds=seeds):
+
+            async def taken_in() -> bool:
+                return keeps(servicer, seeds)
+
+            await until(taken_in, "the seeds have come")
+
+        async def forgotten() -> bool:
+            return not keeps(servicer, seeds)
+
+        await until(forgotten, "the session is forgotten")
 
 
 def _level(**changes: Any) -> dealer_pb2.DealItem:
@@ -392,12 +566,16 @@ async def test_the_dealer_refuses_plans_it_could_not_make(dealer: Dealer, case: 
     async with dealer.channel("party-0") as channel:
         stub = dealer_pb2_grpc.DealerServiceStub(channel)
         request = dealer_pb2.DealRequest(
-            session_id="s", parties=PAIR, plan=BAD_PLANS[case], copies=COPIES
+            session_id="s",
+            parties=PAIR,
+            plan=BAD_PLANS[case],
+            copies=COPIES,
+            seeds=[new_seed() for _ in range(COPIES)],
         )
         error = await error_of(stub.Deal(request, timeout=SECONDS))
     assert error.name == "DEAL_INVALID", error.message
     # Nothing was kept of it: the session is still free.
-    await dealer.grant("party-0", "s", PAIR)
+    await dealer.grants("s", PAIR)
 
 
 @pytest.mark.parametrize(
@@ -414,7 +592,7 @@ async def test_the_dealer_refuses_plans_it_could_not_make(dealer: Dealer, case: 
 async def test_the_dealer_refuses_malformed_requests(
     dealer: Dealer, session: str, parties: list[str]
 ) -> None:
-    error = await error_of(dealer.grant("party-0", session, parties))
+    error = await error_of(dealer.read("party-0", session, parties))
     assert error.name == "DEAL_INVALID", error.message
 
 
@@ -527,13 +705,14 @@ async def test_parties_find_the_winners_with_what_they_are_dealt(
     plan = session_plan(engine, rows, classes, len(parties))
     pool = MaterialPool(1 << 26)
     async with contextlib.AsyncExitStack() as stack:
-        materials = [
-            await stack.enter_async_context(
-                dealer.material("session", pool, plan, parties, rank=rank)
-            )
-            for rank in range(len(parties))
-        ]
-        assert len({material.deal_id for material in materials}) == 1
+        grants = await dealer.grants("session", parties, plan, copies=1)
+        materials = []
+        for name, grant in zip(parties, grants, strict=True):
+            channel = await stack.enter_async_context(dealer.channel(name))
+            last = name == parties[-1]
+            material = DealtMaterial(channel, first_copy(grant), plan, last, pool, SECONDS)
+            stack.callback(material.close)
+            materials.append(material)
 
         def party(channel: Channel, _: Material) -> Words:
             return engine.run(shares[channel.rank], classes, channel, materials[channel.rank])
@@ -640,7 +819,7 @@ async def test_two_rounds_at_once_get_through_a_pool_without_room(dealer: Dealer
     pool = WatchedPool(0)
     async with contextlib.AsyncExitStack() as stack:
         rounds = [
-            await stack.enter_async_context(dealer.material(session, pool, rank=rank))
+            await stack.enter_async_context(dealer.material(f"{session}-{rank}", pool, rank=rank))
             for session in ("first", "second")
             for rank in (0, 1)
         ]
@@ -695,27 +874,30 @@ class FaultyDealer(dealer_pb2_grpc.DealerServiceServicer):
             yield response
 
     async def _send(self, kind: type[Sent]) -> AsyncIterator[Any]:
+        responses = [response for response in self._responses if isinstance(response, kind)]
         try:
-            for response in self._responses:
-                if isinstance(response, kind):
-                    yield response
-            if not self._ends:
+            for response in responses:
+                yield response
+            if not self._ends and tuple(responses) != GRANT:
                 await asyncio.Event().wait()
         finally:
             self.left.set()
 
 
-def granted(seed: bytes = bytes(32), deal_id: bytes = bytes(16)) -> dealer_pb2.DealResponse:
-    return dealer_pb2.DealResponse(grant=dealer_pb2.DealGrant(deal_id=deal_id, seeds=[seed]))
+def granted(*hashes: bytes) -> dealer_pb2.DealResponse:
+    return dealer_pb2.DealResponse(grant=dealer_pb2.DealGrant(seed_hashes=hashes))
 
 
 def committed(size: int, index: int = 0) -> dealer_pb2.DealResponse:
-    digests = commitment(bytes(size), bytes(32), index)
+    digests = commitment(bytes(size), KEY, index)
     said = dealer_pb2.DealCommitments(digests=digests, item=index)
     return dealer_pb2.DealResponse(commitments=said)
 
 
-GRANT = (granted(), *(committed(SMALL.correction_bytes, index) for index in range(8)))
+GRANT = (
+    granted(bytes(32), bytes(32)),
+    *(committed(SMALL.correction_bytes, index) for index in range(8)),
+)
 """A grant of corrections that are zero, for the small plan."""
 
 
@@ -792,13 +974,11 @@ async def test_a_dealer_that_ends_too_early_is_named(certificates: Certificates)
     [
         committed(8),
         dealer_pb2.DealResponse(),
-        granted(seed=bytes(31)),
-        granted(deal_id=b""),
-        dealer_pb2.DealResponse(
-            grant=dealer_pb2.DealGrant(deal_id=bytes(16), seeds=[bytes(32), bytes(32)])
-        ),
+        granted(bytes(32), bytes(31)),
+        granted(bytes(32)),
+        granted(bytes(64), bytes(64)),
     ],
-    ids=["a commitment", "nothing", "a short seed", "no deal", "too many copies"],
+    ids=["a commitment", "nothing", "a short hash", "too few parties", "too many copies"],
 )
 async def test_a_dealer_that_grants_nothing_is_refused(
     certificates: Certificates, first: dealer_pb2.DealResponse
@@ -811,8 +991,19 @@ async def test_a_dealer_that_grants_nothing_is_refused(
         await asyncio.wait_for(servicer.left.wait(), SECONDS)
 
 
+async def test_a_dealer_that_says_more_than_was_asked_for_is_refused(
+    certificates: Certificates,
+) -> None:
+    async with serving(certificates, FaultyDealer(*GRANT, GRANT[-1])) as dealer:
+        with refused(ErrorKind.DEAL_INVALID, "more than was asked for"):
+            async with dealer.material("session", MaterialPool(1 << 20)):
+                pass
+
+
 async def test_a_dealer_that_commits_to_nothing_is_refused(certificates: Certificates) -> None:
-    async with serving(certificates, FaultyDealer(*GRANT[:3], granted())) as dealer:
+    async with serving(
+        certificates, FaultyDealer(*GRANT[:3], granted(bytes(32), bytes(32)))
+    ) as dealer:
         with refused(ErrorKind.DEAL_INVALID, "no commitments"):
             async with dealer.material("session", MaterialPool(1 << 20)):
                 pass
@@ -962,11 +1153,11 @@ async def test_an_engine_that_waits_when_its_material_is_closed_is_let_go(
 
 async def test_seeds_are_forgotten_and_never_shown(dealer: Dealer) -> None:
     async with dealer.material("session", MaterialPool(1 << 20)) as material:
-        seed = material._seed
-        assert len(seed) == 32
-        assert repr(seed) not in repr(material)
+        key = material._key
+        assert len(key) == 32
+        assert repr(key) not in repr(material)
         material.close()
-        assert material._seed == b"" and material._grant.seeds == ()
+        assert material._key == b"" and material._drawn.key == b""
 
 
 # Rounds at parties

@@ -52,6 +52,7 @@ class DealRequest(_message.Message):
     PARTIES_FIELD_NUMBER: _builtins.int
     PLAN_FIELD_NUMBER: _builtins.int
     COPIES_FIELD_NUMBER: _builtins.int
+    SEEDS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     copies: _builtins.int
     """Of the material, of which one is used; the same from every party."""
@@ -63,6 +64,10 @@ class DealRequest(_message.Message):
     def plan(self) -> _containers.RepeatedCompositeFieldContainer[Global___DealRun]:
         """All that the session will use; the same from every party."""
 
+    @_builtins.property
+    def seeds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """The caller's own, one for each copy: 32 bytes each, fresh for this request."""
+
     def __init__(
         self,
         *,
@@ -70,10 +75,11 @@ class DealRequest(_message.Message):
         parties: _abc.Iterable[_builtins.str] | None = ...,
         plan: _abc.Iterable[Global___DealRun] | None = ...,
         copies: _builtins.int = ...,
+        seeds: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["copies", b"copies", "parties", b"parties", "plan", b"plan", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copies", b"copies", "parties", b"parties", "plan", b"plan", "seeds", b"seeds", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -112,7 +118,6 @@ class DealItem(_message.Message):
     LEVEL_FIELD_NUMBER: _builtins.int
     ROTATION_FIELD_NUMBER: _builtins.int
     UNMASKING_FIELD_NUMBER: _builtins.int
-    LIMITS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def triples(self) -> Global___TripleItem: ...
     @_builtins.property
@@ -121,8 +126,6 @@ class DealItem(_message.Message):
     def rotation(self) -> Global___RotationItem: ...
     @_builtins.property
     def unmasking(self) -> Global___UnmaskingItem: ...
-    @_builtins.property
-    def limits(self) -> Global___LimitsItem: ...
     def __init__(
         self,
         *,
@@ -130,13 +133,12 @@ class DealItem(_message.Message):
         level: Global___LevelItem | None = ...,
         rotation: Global___RotationItem | None = ...,
         unmasking: Global___UnmaskingItem | None = ...,
-        limits: Global___LimitsItem | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["level", b"level", "limits", b"limits", "rotation", b"rotation", "shape", b"shape", "triples", b"triples", "unmasking", b"unmasking"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["level", b"level", "rotation", b"rotation", "shape", b"shape", "triples", b"triples", "unmasking", b"unmasking"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["level", b"level", "limits", b"limits", "rotation", b"rotation", "shape", b"shape", "triples", b"triples", "unmasking", b"unmasking"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["level", b"level", "rotation", b"rotation", "shape", b"shape", "triples", b"triples", "unmasking", b"unmasking"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_shape: _TypeAlias = _typing.Literal["triples", "level", "rotation", "unmasking", "limits"]  # noqa: Y015
+    _WhichOneofReturnType_shape: _TypeAlias = _typing.Literal["triples", "level", "rotation", "unmasking"]  # noqa: Y015
     _WhichOneofArgType_shape: _TypeAlias = _typing.Literal["shape", b"shape"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_shape) -> _WhichOneofReturnType_shape | None: ...
 
@@ -265,36 +267,6 @@ class UnmaskingItem(_message.Message):
 Global___UnmaskingItem: _TypeAlias = UnmaskingItem  # noqa: Y015
 
 @_typing.final
-class LimitsItem(_message.Message):
-    """To find which of some counts from 0 to `most` are above their limits: for each limit as many
-    counts as there are queries.
-    """
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    QUERIES_FIELD_NUMBER: _builtins.int
-    MOST_FIELD_NUMBER: _builtins.int
-    LIMITS_FIELD_NUMBER: _builtins.int
-    queries: _builtins.int
-    most: _builtins.int
-    @_builtins.property
-    def limits(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
-    def __init__(
-        self,
-        *,
-        queries: _builtins.int = ...,
-        most: _builtins.int = ...,
-        limits: _abc.Iterable[_builtins.int] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "most", b"most", "queries", b"queries"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___LimitsItem: _TypeAlias = LimitsItem  # noqa: Y015
-
-@_typing.final
 class DealResponse(_message.Message):
     """A grant, and then commitments to each item."""
 
@@ -324,25 +296,23 @@ Global___DealResponse: _TypeAlias = DealResponse  # noqa: Y015
 
 @_typing.final
 class DealGrant(_message.Message):
+    """Told to all parties alike, when all have sent their seeds."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
-    DEAL_ID_FIELD_NUMBER: _builtins.int
-    SEEDS_FIELD_NUMBER: _builtins.int
-    deal_id: _builtins.bytes
-    """The same for all parties of the session; they compare it before they compute."""
+    SEED_HASHES_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def seeds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """One for each copy."""
+    def seed_hashes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """For each party, in rank order: hashes of its seeds of all copies side by side, 32 bytes each."""
 
     def __init__(
         self,
         *,
-        deal_id: _builtins.bytes = ...,
-        seeds: _abc.Iterable[_builtins.bytes] | None = ...,
+        seed_hashes: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deal_id", b"deal_id", "seeds", b"seeds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["seed_hashes", b"seed_hashes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -378,22 +348,18 @@ class CollectRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_ID_FIELD_NUMBER: _builtins.int
-    DEAL_ID_FIELD_NUMBER: _builtins.int
     COPY_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
-    deal_id: _builtins.bytes
-    """As granted."""
     copy: _builtins.int
     def __init__(
         self,
         *,
         session_id: _builtins.str = ...,
-        deal_id: _builtins.bytes = ...,
         copy: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "deal_id", b"deal_id", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

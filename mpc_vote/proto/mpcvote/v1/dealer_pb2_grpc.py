@@ -52,18 +52,20 @@ class DealerServiceServicer:
     """
 
     def Deal(self, request, context):
-        """Once ever per session and party. The dealer makes several copies of the material. Of each copy
-        a party gets a seed of its own that expands to its part of every item of the plan. What makes
-        the parts fit together are the last party's corrections: all parties get commitments to them,
-        in the plan's order, as fast as they are made.
+        """By each party of a session, once. The dealer makes several copies of the material. Of each copy
+        a party has drawn a seed of its own that expands to its part of every item of the plan. What
+        makes the parts fit together are the last party's corrections. When all parties have sent their
+        seeds, each gets hashes of all of them, and commitments to the corrections, in the plan's order,
+        as fast as they are made.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Collect(self, request, context):
-        """Once ever per session, by its last party: the corrections of the copy that the parties drew,
-        in the plan's order, as fast as it reads them. They check the other copies before.
+        """Once per session, by its last party: the corrections of the copy that the parties drew,
+        in the plan's order, as fast as it reads them. They check the other copies before. With this
+        call the dealer forgets the seeds of all other copies, and with its end these.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,14 +34,16 @@ class DealerServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> DealerServiceAsyncStub: ...
     Deal: _grpc.UnaryStreamMultiCallable[_dealer_pb2.DealRequest, _dealer_pb2.DealResponse]
-    """Once ever per session and party. The dealer makes several copies of the material. Of each copy
-    a party gets a seed of its own that expands to its part of every item of the plan. What makes
-    the parts fit together are the last party's corrections: all parties get commitments to them,
-    in the plan's order, as fast as they are made.
+    """By each party of a session, once. The dealer makes several copies of the material. Of each copy
+    a party has drawn a seed of its own that expands to its part of every item of the plan. What
+    makes the parts fit together are the last party's corrections. When all parties have sent their
+    seeds, each gets hashes of all of them, and commitments to the corrections, in the plan's order,
+    as fast as they are made.
     """
     Collect: _grpc.UnaryStreamMultiCallable[_dealer_pb2.CollectRequest, _dealer_pb2.CollectResponse]
-    """Once ever per session, by its last party: the corrections of the copy that the parties drew,
-    in the plan's order, as fast as it reads them. They check the other copies before.
+    """Once per session, by its last party: the corrections of the copy that the parties drew,
+    in the plan's order, as fast as it reads them. They check the other copies before. With this
+    call the dealer forgets the seeds of all other copies, and with its end these.
     """
 
 @_typing.type_check_only
@@ -50,14 +52,16 @@ class DealerServiceAsyncStub(DealerServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Deal: _aio.UnaryStreamMultiCallable[_dealer_pb2.DealRequest, _dealer_pb2.DealResponse]  # type: ignore[assignment]
-    """Once ever per session and party. The dealer makes several copies of the material. Of each copy
-    a party gets a seed of its own that expands to its part of every item of the plan. What makes
-    the parts fit together are the last party's corrections: all parties get commitments to them,
-    in the plan's order, as fast as they are made.
+    """By each party of a session, once. The dealer makes several copies of the material. Of each copy
+    a party has drawn a seed of its own that expands to its part of every item of the plan. What
+    makes the parts fit together are the last party's corrections. When all parties have sent their
+    seeds, each gets hashes of all of them, and commitments to the corrections, in the plan's order,
+    as fast as they are made.
     """
     Collect: _aio.UnaryStreamMultiCallable[_dealer_pb2.CollectRequest, _dealer_pb2.CollectResponse]  # type: ignore[assignment]
-    """Once ever per session, by its last party: the corrections of the copy that the parties drew,
-    in the plan's order, as fast as it reads them. They check the other copies before.
+    """Once per session, by its last party: the corrections of the copy that the parties drew,
+    in the plan's order, as fast as it reads them. They check the other copies before. With this
+    call the dealer forgets the seeds of all other copies, and with its end these.
     """
 
 class DealerServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -69,10 +73,11 @@ class DealerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _dealer_pb2.DealRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_dealer_pb2.DealResponse], _abc.AsyncIterator[_dealer_pb2.DealResponse]]:
-        """Once ever per session and party. The dealer makes several copies of the material. Of each copy
-        a party gets a seed of its own that expands to its part of every item of the plan. What makes
-        the parts fit together are the last party's corrections: all parties get commitments to them,
-        in the plan's order, as fast as they are made.
+        """By each party of a session, once. The dealer makes several copies of the material. Of each copy
+        a party has drawn a seed of its own that expands to its part of every item of the plan. What
+        makes the parts fit together are the last party's corrections. When all parties have sent their
+        seeds, each gets hashes of all of them, and commitments to the corrections, in the plan's order,
+        as fast as they are made.
         """
 
     @_abc_1.abstractmethod
@@ -81,8 +86,9 @@ class DealerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _dealer_pb2.CollectRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_dealer_pb2.CollectResponse], _abc.AsyncIterator[_dealer_pb2.CollectResponse]]:
-        """Once ever per session, by its last party: the corrections of the copy that the parties drew,
-        in the plan's order, as fast as it reads them. They check the other copies before.
+        """Once per session, by its last party: the corrections of the copy that the parties drew,
+        in the plan's order, as fast as it reads them. They check the other copies before. With this
+        call the dealer forgets the seeds of all other copies, and with its end these.
         """
 
 def add_DealerServiceServicer_to_server(servicer: DealerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

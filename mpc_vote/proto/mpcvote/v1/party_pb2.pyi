@@ -281,7 +281,6 @@ class AggregateStatistics(_message.Message):
     ROUND_TRIP_SECONDS_FIELD_NUMBER: _builtins.int
     MATERIAL_SECONDS_FIELD_NUMBER: _builtins.int
     SUM_SECONDS_FIELD_NUMBER: _builtins.int
-    EXCLUDED_FIELD_NUMBER: _builtins.int
     rounds: _builtins.int
     bytes_sent: _builtins.int
     bytes_received: _builtins.int
@@ -292,10 +291,6 @@ class AggregateStatistics(_message.Message):
     material_seconds: _builtins.float
     """Parts of `seconds`: waiting for dealt material, and adding up the agents' shares."""
     sum_seconds: _builtins.float
-    @_builtins.property
-    def excluded(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Agents whose ballots were found to be invalid and left out; all parties find the same."""
-
     def __init__(
         self,
         *,
@@ -307,11 +302,10 @@ class AggregateStatistics(_message.Message):
         round_trip_seconds: _builtins.float = ...,
         material_seconds: _builtins.float = ...,
         sum_seconds: _builtins.float = ...,
-        excluded: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_received", b"bytes_received", "bytes_sent", b"bytes_sent", "dealer_bytes", b"dealer_bytes", "excluded", b"excluded", "material_seconds", b"material_seconds", "round_trip_seconds", b"round_trip_seconds", "rounds", b"rounds", "seconds", b"seconds", "sum_seconds", b"sum_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_received", b"bytes_received", "bytes_sent", b"bytes_sent", "dealer_bytes", b"dealer_bytes", "material_seconds", b"material_seconds", "round_trip_seconds", b"round_trip_seconds", "rounds", b"rounds", "seconds", b"seconds", "sum_seconds", b"sum_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -99,6 +99,7 @@ BAD_REQUESTS: dict[str, tuple[list[label_pb2.RequestLabelsRequest], str, str]] =
     "shapes that differ": (request(GOOD, ROW, IMAGE), "QUERIES_SHAPE", "(16, 8)"),
     "not a number": (request(GOOD, with_nan(3)), "QUERIES_NOT_FINITE", "Query 3 holds NaN"),
     "infinite": (request(GOOD, ROW + np.inf), "QUERIES_NOT_FINITE", "Query 0"),
+    "beyond all distances": (request(GOOD, ROW + 1e19), "QUERIES_RANGE", "Query 0"),
     "too few bytes": (batch(data=bytes(23)), "TENSOR_MALFORMED", "needs 24 bytes, got 23"),
     "too many bytes": (batch(data=bytes(25)), "TENSOR_MALFORMED", "needs 24 bytes, got 25"),
     "no shape": (batch(shape=[], data=bytes(4)), "TENSOR_MALFORMED", "shape ()"),

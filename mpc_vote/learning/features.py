@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -115,7 +117,7 @@ def _sample(
     row, column = np.clip(row, -1, images.shape[1]), np.clip(column, -1, images.shape[2])
     top, left = np.floor(row).astype(np.int64), np.floor(column).astype(np.int64)
     down, right = row - top, column - left
-    padded = np.pad(images, ((0, 0), (1, 2), (1, 2)))
+    padded = _framed(images, 2)
     image = np.arange(len(images))[:, None, None]
     upper = (
         padded[image, top + 1, left + 1] * (1 - right) + padded[image, top + 1, left + 2] * right
@@ -128,7 +130,7 @@ def _sample(
 
 def _directions(images: FloatArray) -> FloatArray:
     """Gradient strength by direction and cell; the root evens out strong and weak strokes."""
-    padded = np.pad(images, ((0, 0), (1, 1), (1, 1)))
+    padded = _framed(images, 1)
     across = padded[:, 1:-1, 2:] - padded[:, 1:-1, :-2]
     down = padded[:, 2:, 1:-1] - padded[:, :-2, 1:-1]
     strength = np.hypot(across, down)
@@ -143,7 +145,19 @@ def _directions(images: FloatArray) -> FloatArray:
     return np.ascontiguousarray(cells / norm, dtype=np.float32)
 
 
+def _framed(images: npt.NDArray[Any], after: int) -> npt.NDArray[Any]:
+    """Images with one empty pixel before, and so many after, in both directions."""
+    count, height, width = images.shape
+    framed = np.zeros((count, height + 1 + after, width + 1 + after), images.dtype)
+    framed[:, 1 : height + 1, 1 : width + 1] = images
+    return framed
+
+
+@cache
 def _cells(size: int) -> FloatArray:
     """Triangular weights of pixels in overlapping cells."""
     centres = np.arange(_CELL / 2, size, _CELL)[:, None]
-    return np.maximum(0, 1 - np.abs(np.arange(size) + 0.5 - centres) / _CELL).astype(np.float32)
+    weights = np.maximum(0, 1 - np.abs(np.arange(size) + 0.5 - centres) / _CELL)
+    weights = weights.astype(np.float32)
+    weights.flags.writeable = False
+    return weights

@@ -17,11 +17,13 @@ _SHAPE = (8, 8)
 
 
 def styles(
-    k: int = 5, classes: int = 3, tau: int = 2, shape: tuple[int, ...] = _SHAPE
+    k: int = 20, classes: int = 3, tau: int = 2, shape: tuple[int, ...] = _SHAPE
 ) -> list[Style]:
     """Every voter with every feature map, reach and ballot that it knows."""
     by_class = Terrain(shape, classes, k)
-    by_attribute = Terrain(shape, classes + 2, k, multi_label=True)
+    # One record of few moves the most scores past a half.
+    few = max(1, k // 4)
+    by_attribute = Terrain(shape, classes + 2, few, multi_label=True)
     neighbours = [
         Style(
             "neighbours",
@@ -40,7 +42,7 @@ def styles(
             "attributes",
             BallotKind.MULTI_LABEL,
             by_attribute,
-            partial(make_voter, method=Method.KNN, neighbours=k, features=features),
+            partial(make_voter, method=Method.KNN, neighbours=few, features=features),
             features,
             tau=tau,
         )

@@ -17,6 +17,7 @@ from mpc_vote.data.dataset import Dataset, FloatArray, LabelArray
 
 LARGEST = float(np.finfo(np.float32).max)
 SIZES = (LARGEST, 1e30, 2e19, 1e19, 4e18, 1e18)
+_BLOCK = 64
 TINY = (1e-45, 1e-38, 1e-21)
 
 
@@ -73,28 +74,37 @@ def queries(pair: Neighbours, terrain: Terrain, rng: np.random.Generator) -> lis
     """Batches to ask about a pair: how far a vote reaches depends on the rest of its batch."""
     usual = np.concatenate([terrain.points(rng, 4), _near(pair, rng)])
     extreme = _extreme(terrain, rng)
-    everything = np.concatenate([usual, extreme])
-    rng.shuffle(everything)
-    alike = np.repeat(pair.changed[:1], 5, axis=0)
+    mixed = rng.permutation(np.concatenate([usual[-8:], extreme]))
+    alike = np.repeat(pair.changed[:1], 3, axis=0)
     apart = np.concatenate([alike[:1], extreme[:1], -extreme[:1]])
-    return [usual, everything, alike, apart, pair.changed[:1], extreme[:1]]
+    return [usual, mixed, alike, apart, pair.changed[:1], extreme[:1]]
 
 
 def _datasets(terrain: Terrain, rng: np.random.Generator) -> Iterator[Dataset]:
     """Base data sets; a local model learns from two records at least, also with one removed."""
-    k, many = terrain.k, 3 * terrain.k + 4
-    for count in (3, max(3, k), k + 3, many):
+    k = terrain.k
+    # Full blocks of a matrix product: with a record less, others move from blocks to what is left.
+    many = -(-2 * k // _BLOCK) * _BLOCK
+    for count in (3, k + 2, many):
         yield terrain.dataset(terrain.points(rng, count), terrain.labels(rng, count))
     usual, labels = terrain.points(rng, many), terrain.labels(rng, many)
     yield terrain.dataset(usual[rng.integers(0, 3, many)], labels)
     yield terrain.dataset(np.repeat(usual[:1], many, axis=0), labels)
     yield terrain.dataset(usual, np.repeat(labels[:1], many, axis=0))
-    # A sphere: every record is equally far from its centre, up to rounding.
-    steps = rng.choice([-0.5, 0.5], size=usual.shape)
-    yield terrain.dataset((usual[:1] + steps).astype(np.float32), labels)
+    yield _sphere(terrain, rng, many)
+    # One far from all: it would pull a mean or a scale along.
+    yield terrain.dataset(np.concatenate([usual[1:], 1000 * usual[:1]]), labels)
     sizes = rng.choice([*SIZES, *TINY, 1.0], size=(many, *[1] * len(terrain.shape)))
     yield terrain.dataset(_scaled(usual, sizes), labels)
     yield terrain.dataset(_scaled(usual, 1e-42), labels)
+
+
+def _sphere(terrain: Terrain, rng: np.random.Generator, count: int) -> Dataset:
+    """All records but the first, the centre, are equally far from that, but for rounding."""
+    steps = rng.choice([-0.5, 0.5], size=(count, *terrain.shape))
+    steps[0] = 0
+    points = (terrain.points(rng, 1) + steps).astype(np.float32)
+    return terrain.dataset(points, terrain.labels(rng, count))
 
 
 def _near(pair: Neighbours, rng: np.random.Generator) -> FloatArray:

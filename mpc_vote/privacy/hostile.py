@@ -92,8 +92,7 @@ def _datasets(terrain: Terrain, rng: np.random.Generator) -> Iterator[Dataset]:
     yield terrain.dataset(np.repeat(usual[:1], many, axis=0), labels)
     yield terrain.dataset(usual, np.repeat(labels[:1], many, axis=0))
     yield _sphere(terrain, rng, many)
-    # One far from all: it would pull a mean or a scale along.
-    yield terrain.dataset(np.concatenate([usual[1:], 1000 * usual[:1]]), labels)
+    yield _outlier(terrain, usual)
     sizes = rng.choice([*SIZES, *TINY, 1.0], size=(many, *[1] * len(terrain.shape)))
     yield terrain.dataset(_scaled(usual, sizes), labels)
     yield terrain.dataset(_scaled(usual, 1e-42), labels)
@@ -105,6 +104,16 @@ def _sphere(terrain: Terrain, rng: np.random.Generator, count: int) -> Dataset:
     steps[0] = 0
     points = (terrain.points(rng, 1) + steps).astype(np.float32)
     return terrain.dataset(points, terrain.labels(rng, count))
+
+
+def _outlier(terrain: Terrain, usual: FloatArray) -> Dataset:
+    """The last record is far from all: it would pull a mean along, from one class to the next."""
+    points = np.concatenate([usual[1:], 1000 * usual[:1]])
+    along = points.reshape(len(points), -1) @ usual[0].reshape(-1)
+    layers = along.argsort().argsort() * terrain.classes // len(points)
+    if terrain.multi_label:
+        return terrain.dataset(points, (layers[:, None] == np.arange(terrain.classes)).astype(int))
+    return terrain.dataset(points, layers)
 
 
 def _near(pair: Neighbours, rng: np.random.Generator) -> FloatArray:

@@ -321,8 +321,8 @@ def _show_moves(out: Console, moves: Sequence[Measured]) -> None:
         )
     out.print("[bold]mpc-vote audit[/bold]: sensitivity of every way to vote")
     out.print(table)
-    asked = sum(each.queries for each in moves) // len(Level)
-    out.print(_MOVES.format(queries=asked))
+    asked = {each.style: each.queries for each in moves}
+    out.print(_MOVES.format(queries=sum(asked.values())))
 
 
 def _share(each: Measured) -> tuple[bool, float]:

@@ -401,6 +401,7 @@ def _rows(given: npt.ArrayLike, field: str = "queries") -> npt.NDArray[Any]:
             ErrorKind.QUERIES_SHAPE, field=field, got=array.shape[1:], want="(features, ...)"
         )
     wire.rows_per_chunk(array[:1].nbytes, field)
+    wire.check_finite(array, field)
     return array
 
 

@@ -57,6 +57,11 @@ class ErrorKind(enum.Enum):
         _BAD,
         "Query {row} holds NaN or infinity. Clean the batch and send again.",
     )
+    QUERIES_RANGE = (
+        _BAD,
+        "Query {row} holds a number beyond {limit:g}, above or below zero. Scale the batch as the "
+        "agents' data is scaled and send again.",
+    )
     TENSOR_MALFORMED = (
         _BAD,
         "A tensor of dtype {dtype} and shape {shape} needs {want} bytes, got {got}. "

@@ -1,10 +1,10 @@
 """The agent's life: hold a stream to the coordinator, answer rounds, come back when the stream
 breaks.
 
-What leaves this process: its public capabilities, refusals, and shares of ballots with noise
-already in them, each share to one party only. What must hold for that to be safe: at least one of
-the parties does not pool its shares with the others, and the noise of the agents that the spec
-counts on is honest.
+What leaves this process: its public capabilities, refusals, and shares of ballots and noise, each
+share to one party only; in rounds that are not verified the noise is in the ballot before it is
+shared. What must hold for that to be safe: at least one of the parties does not pool its shares
+with the others, and the noise of the agents that the spec counts on is honest.
 """
 
 from __future__ import annotations

@@ -109,7 +109,8 @@ def test_the_place_of_nothing_taken_for_the_last_record_is_found(
 
 def test_features_that_depend_on_other_records_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def centred(points: FloatArray) -> FloatArray:
-        return features.raw(points) - features.raw(points).mean(axis=0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return features.raw(points) - features.raw(points).mean(axis=0)
 
     monkeypatch.setitem(features.FEATURE_MAPS, "raw", centred)
     assert _exceeded(measure(_style(BallotKind.KNN_COUNT))) == {Level.INSTANCE}

@@ -1,10 +1,10 @@
 """The agent's life: hold a stream to the coordinator, answer rounds, come back when the stream
 breaks.
 
-What leaves this process: its public capabilities, refusals, and shares of ballots with noise
-already in them, each share to one party only. What must hold for that to be safe: at least one of
-the parties does not pool its shares with the others, and the noise of the agents that the spec
-counts on is honest.
+What leaves this process: its public capabilities, refusals, and shares of ballots and noise, each
+share to one party only; in rounds that are not verified the noise is in the ballot before it is
+shared. What must hold for that to be safe: at least one of the parties does not pool its shares
+with the others, and the noise of the agents that the spec counts on is honest.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import logging
 import os
 import random
 from collections.abc import AsyncIterator, Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import grpc
-import numpy as np
 
+from agent_node.batch import Batch
 from agent_node.policy import Policy
-from agent_node.voter import Ballot, Queries, Voter
+from agent_node.voter import Ballot, Voter
 from mpc_vote import rpc, wire
 from mpc_vote.counting import share_ballot
 from mpc_vote.errors import ErrorKind, VoteError
@@ -29,7 +30,7 @@ from mpc_vote.noise import SkellamSampler
 from mpc_vote.privacy.mechanisms import Mechanism
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, agent_pb2_grpc, party_pb2, party_pb2_grpc
 from mpc_vote.sharing import Share
-from mpc_vote.spec import MAX_QUERY_BYTES, MAX_ROUNDS_AT_ONCE, Spec
+from mpc_vote.spec import MAX_ROUNDS_AT_ONCE, Spec
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class Agent:
         capabilities: agent_pb2.Capabilities,
         coordinator: rpc.Channel,
         parties: Mapping[str, grpc.aio.Channel],
+        scratch: Path,
     ) -> None:
         self._name = name
         self._policy = policy
@@ -58,6 +60,7 @@ class Agent:
         self._coordinator = agent_pb2_grpc.AgentServiceStub(coordinator)
         self._channels = parties
         self._parties = {n: party_pb2_grpc.PartyServiceStub(c) for n, c in parties.items()}
+        self._scratch = scratch
         # Rounds that this agent takes part in: True once all are prepared, False if it is over.
         self._rounds: dict[str, asyncio.Future[bool]] = {}
         # What rounds that it is prepared for will be charged: who is prepared does not back out.
@@ -199,30 +202,19 @@ class Agent:
         await self._say(call, agent_pb2.AttendRequest(declined=declined))
 
     async def _take_part(self, spec: Spec, call: Any) -> int:
-        """Prepares without spending; when all are prepared, charges, shares and sends.
+        """Prepares from public things alone; when all are prepared, charges, votes and sends.
 
         Returns the bytes that were sent.
         """
         self._policy.check(spec, self._capabilities)
-        decision = self._rounds[spec.round_id]
-        # One batch is in memory at a time, and is gone before the round goes on.
-        async with self._voting:
-            ballot = await asyncio.to_thread(self._voter.vote, spec, await self._fetch(spec))
-        await self._check_reach()
-        if decision.done():
-            raise _over(spec, "the coordinator ended it")
-        async with self._promising:
-            await asyncio.to_thread(self._policy.check_budget, spec, dict(self._promised))
-            self._promised[spec.round_id] = spec.mechanism
-        prepared = agent_pb2.Prepared(round_id=spec.round_id)
-        await self._say(call, agent_pb2.AttendRequest(prepared=prepared))
-        try:
-            go = await asyncio.wait_for(decision, max(0.0, spec.seconds_left()))
-        except TimeoutError as error:
-            raise _over(spec, "too few agents were prepared before its deadline") from error
-        if not go:
-            raise _over(spec, "the coordinator ended it")
-        shares = await asyncio.to_thread(self._share, spec, ballot)
+        await self._promise(spec)
+        with Batch.opened(spec, self._scratch) as batch:
+            await self._fetch(spec, batch)
+            await self._check_reach()
+            await self._await_start(spec, call)
+            # One batch, and the ballots on it, are in memory at a time.
+            async with self._voting:
+                shares = await asyncio.to_thread(self._cast, spec, batch)
         submission = os.urandom(_SUBMISSION_ID_BYTES)
         sent = await asyncio.gather(
             *(
@@ -232,34 +224,34 @@ class Agent:
         )
         return sum(sent)
 
-    async def _fetch(self, spec: Spec) -> Queries:
+    async def _promise(self, spec: Spec) -> None:
+        """Keeps what the round will cost apart from the budget, until the round is over."""
+        async with self._promising:
+            await asyncio.to_thread(self._policy.check_budget, spec, dict(self._promised))
+            self._promised[spec.round_id] = spec.mechanism
+
+    async def _fetch(self, spec: Spec, batch: Batch) -> None:
         """The round's queries, which must be those that the spec's digest names."""
-        message = spec.message
-        dtype, rows = wire.dtype_of(message.query_dtype), 0
-        row_bytes = int(np.prod(spec.query_shape)) * dtype.itemsize
-        if message.queries * row_bytes > MAX_QUERY_BYTES:
-            raise VoteError(ErrorKind.QUERIES_TOO_LARGE, limit=MAX_QUERY_BYTES)
-        queries = np.empty((message.queries, *spec.query_shape), dtype=dtype)
         request = agent_pb2.FetchQueriesRequest(round_id=spec.round_id)
+        timeout = max(0.0, spec.seconds_left())
         try:
-            async for response in self._coordinator.FetchQueries(
-                request, timeout=spec.seconds_left()
-            ):
-                part = wire.from_tensor(response.queries)
-                if part.dtype != dtype or part.shape[1:] != spec.query_shape:
-                    raise VoteError(ErrorKind.POLICY_REFUSED, why="its queries have another shape")
-                if rows + len(part) > message.queries:
-                    raise VoteError(
-                        ErrorKind.POLICY_REFUSED, why="it has more queries than it says"
-                    )
-                queries[rows : rows + len(part)] = part
-                rows += len(part)
+            await batch.fill(self._coordinator.FetchQueries(request, timeout=timeout))
         except grpc.RpcError as error:
             raise VoteError.from_rpc(error, "The coordinator") from error
-        if rows != message.queries or wire.digest_of(queries) != message.queries_digest:
-            raise VoteError(ErrorKind.POLICY_REFUSED, why="its queries do not match their digest")
-        wire.check_finite(queries, "queries")
-        return queries
+
+    async def _await_start(self, spec: Spec, call: Any) -> None:
+        """Says that the agent is prepared, and waits until enough are."""
+        decision = self._rounds[spec.round_id]
+        if decision.done():
+            raise _over(spec, "the coordinator ended it")
+        prepared = agent_pb2.Prepared(round_id=spec.round_id)
+        await self._say(call, agent_pb2.AttendRequest(prepared=prepared))
+        try:
+            go = await asyncio.wait_for(decision, max(0.0, spec.seconds_left()))
+        except TimeoutError as error:
+            raise _over(spec, "too few agents were prepared before its deadline") from error
+        if not go:
+            raise _over(spec, "the coordinator ended it")
 
     async def _check_reach(self) -> None:
         """Finds out that a party is out of reach before the round is charged."""
@@ -267,9 +259,21 @@ class Agent:
             *(rpc.reach(channel, f"Party {name}") for name, channel in self._channels.items())
         )
 
-    def _share(self, spec: Spec, ballot: Ballot) -> list[Share]:
-        """In a thread: noise and shares. The spend is on disk before shares exist."""
+    def _cast(self, spec: Spec, batch: Batch) -> list[Share]:
+        """In a thread: charges, votes, shares.
+
+        The spend is on disk before private data is looked at, so that nothing which depends on it,
+        not even how long a vote takes, is to be had without a charge. What fails before costs
+        nothing; what fails after is charged.
+        """
+        queries = batch.read()
+        if spec.seconds_left() <= 0:
+            raise _over(spec, "its deadline passed before this agent could vote")
         self._policy.charge(spec)
+        return self._share(spec, self._voter.vote(spec, queries))
+
+    def _share(self, spec: Spec, ballot: Ballot) -> list[Share]:
+        """Noise and shares."""
         return share_ballot(spec, self._name, ballot, self._noise(spec))
 
     def _noise(self, spec: Spec) -> Ballot:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -61,8 +61,6 @@ class _Prescribed:
         self._world = world
 
     def vote(self, spec: Spec, queries: Queries) -> Ballot:
-        if self._place >= self._scene.voters:
-            raise VoteError(ErrorKind.POLICY_REFUSED, why="this agent stays away on purpose")
         world = int(self._world.read_text()) if self._place == 0 else WITH
         placements, targets = queries.astype(np.int64).T
         bits = spec.message.fraction_bits
@@ -74,6 +72,13 @@ class _Colluder(Agent):
 
     def _noise(self, spec: Spec) -> Ballot:
         return np.zeros((spec.message.queries, spec.message.classes), dtype=np.int64)
+
+
+class _Absentee(Agent):
+    """An agent that answers no round."""
+
+    async def _take_part(self, spec: Spec, call: Any) -> int:
+        raise VoteError(ErrorKind.POLICY_REFUSED, why="this agent stays away on purpose")
 
 
 async def _serve(settings: AuditAgentsSettings) -> None:
@@ -107,8 +112,8 @@ async def _open(
         query_shape=[2],
         ballots=[BALLOT_CODES[kind] for kind in voter.kinds],
         k=voter.k,
-        min_quorum=settings.min_quorum,
-        min_collusion=settings.min_collusion,
     )
     kind = Agent if scene.is_noisy(place) else _Colluder
+    if place >= scene.voters:
+        kind = _Absentee
     return await open_agent(stack, settings, credentials, data_dir, voter, capabilities, kind)

@@ -64,8 +64,6 @@ async def _open(
         query_shape=[settings.query_features],
         ballots=[BALLOT_CODES[kind] for kind in voter.kinds],
         k=voter.k,
-        min_quorum=settings.min_quorum,
-        min_collusion=settings.min_collusion,
     )
     return await open_agent(stack, settings, credentials, data_dir, voter, capabilities)
 

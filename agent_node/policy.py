@@ -7,11 +7,29 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from agent_node.settings import AgentSettings
+from agent_node.settings import AgentSettings, Rounds
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.privacy.ledger import AlreadyCharged, BudgetExhausted, Ledger
 from mpc_vote.privacy.mechanisms import Mechanism
+from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2
 from mpc_vote.spec import KNN_BALLOTS, Spec
+
+_ROUNDS = {
+    Rounds.ANY: common_pb2.ROUNDS_UNSPECIFIED,
+    Rounds.VERIFIED: common_pb2.ROUNDS_VERIFIED,
+    Rounds.UNVERIFIED: common_pb2.ROUNDS_UNVERIFIED,
+}
+
+
+def announced(settings: AgentSettings) -> agent_pb2.Capabilities:
+    """What the coordinator is told of a policy, so that no round is opened that it refuses."""
+    return agent_pb2.Capabilities(
+        min_sigma=settings.min_sigma,
+        min_quorum=settings.min_quorum,
+        min_collusion=settings.min_collusion,
+        max_honest=settings.max_honest or 0,
+        rounds=_ROUNDS[settings.rounds],
+    )
 
 
 class Policy:
@@ -49,6 +67,17 @@ class Policy:
                     f"its noise allows for {message.collusion} colluding agents, "
                     f"the least is {mine.min_collusion}"
                 ),
+            ),
+            (
+                mine.max_honest is None or message.quorum - message.collusion <= mine.max_honest,
+                lambda: (
+                    f"its noise counts on {message.quorum - message.collusion} honest agents, "
+                    f"the most is {mine.max_honest}"
+                ),
+            ),
+            (
+                mine.rounds in (Rounds.ANY, _kind_of(spec)),
+                lambda: f"it is {_kind_of(spec)}, and this agent answers {mine.rounds} rounds only",
             ),
             (
                 message.classes == capabilities.classes
@@ -100,3 +129,7 @@ class Policy:
                 why=error.why,
                 **error.figures,
             ) from error
+
+
+def _kind_of(spec: Spec) -> Rounds:
+    return Rounds.VERIFIED if spec.message.verified else Rounds.UNVERIFIED

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import enum
 from math import inf
 from pathlib import Path
 from typing import ClassVar
 
 from pydantic import Field
 
+from mpc_vote.ballots import BallotKind
 from mpc_vote.config import Address, Delta, Method, Name, Parties, Positive, RoleSettings
+
+
+class Rounds(enum.StrEnum):
+    """Which rounds an agent answers, by whether agents could stuff their ballots."""
+
+    ANY = "any"
+    VERIFIED = "verified"
+    UNVERIFIED = "unverified"
 
 
 class AgentSettings(RoleSettings):
@@ -48,9 +58,19 @@ class AgentSettings(RoleSettings):
     )
     seed: int = Field(0, ge=0, description="seed of the local model's training")
     min_sigma: float = Field(0.0, ge=0, description="refuse rounds with less noise, in votes")
-    min_quorum: int = Field(2, ge=1, description="refuse rounds that may end with fewer agents")
+    min_quorum: int = Field(3, ge=1, description="refuse rounds that may end with fewer agents")
     min_collusion: int = Field(
-        0, ge=0, description="refuse rounds whose noise allows for fewer colluding agents"
+        1, ge=0, description="refuse rounds whose noise allows for fewer colluding agents"
+    )
+    max_honest: int | None = Field(
+        None,
+        ge=1,
+        description="refuse rounds whose noise counts on more honest agents, this one among them "
+        "(their quorum less their colluding agents)",
+    )
+    rounds: Rounds = Field(Rounds.ANY, description="rounds to answer: any, verified or unverified")
+    ballots: list[BallotKind] = Field(
+        [], description="kinds of ballots to cast; all that its data and method have if left out"
     )
     max_queries: int = Field(10_000, ge=1, description="refuse larger rounds")
     budget_agent: float = Field(inf, gt=0, description="most epsilon ever at agent level")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -82,42 +82,59 @@ class LocalModel:
 def prepare(settings: AgentSettings, agent: str) -> tuple[Voter, agent_pb2.Capabilities]:
     """Loads the private data and builds the index or trains the model."""
     data = _demo_part(agent) if settings.data == DEMO_DATA else load_part(settings.data)
-    voter: Voter
-    if data.multi_label and settings.method is Method.AE:
-        raise ValueError("local models take one class per point; use --method knn for attributes")
-    if data.multi_label:
-        from mpc_vote.learning.knn import AttributeVoter
-
-        attributes = AttributeVoter(
-            data.x, data.y, data.classes, settings.neighbours, features=settings.features
-        )
-        voter = Attributes(attributes.scores)
-    elif settings.method is Method.KNN:
-        from mpc_vote.learning.knn import KnnVoter
-
-        index = KnnVoter(
-            data.x,
-            data.y,
-            data.classes,
-            settings.neighbours,
-            features=settings.features,
-            reach=settings.reach,
-        )
-        voter = Neighbours(index.counts, settings.neighbours)
-    else:
-        from mpc_vote.learning.local_model import ModelVoter
-
-        voter = LocalModel(ModelVoter.train(data.x, data.y, data.classes, settings.seed).predict)
+    if (np.abs(data.x) > wire.MAX_SIZE).any():
+        raise ValueError(f"the private points hold numbers beyond {wire.MAX_SIZE:g}: scale them")
+    voter = make_voter(
+        data,
+        settings.method,
+        settings.neighbours,
+        features=settings.features,
+        reach=settings.reach,
+        seed=settings.seed,
+    )
     return voter, agent_pb2.Capabilities(
         classes=data.classes,
         query_dtype=wire.dtype_code(data.x.dtype),
         query_shape=data.shape,
-        ballots=[BALLOT_CODES[kind] for kind in voter.kinds],
+        ballots=[BALLOT_CODES[kind] for kind in _accepted(voter.kinds, settings.ballots)],
         k=voter.k,
-        min_sigma=settings.min_sigma,
-        min_quorum=settings.min_quorum,
-        min_collusion=settings.min_collusion,
     )
+
+
+def _accepted(kinds: Sequence[BallotKind], asked: Sequence[BallotKind]) -> list[BallotKind]:
+    """The kinds that a voter can cast and its owner agrees to."""
+    accepted = [kind for kind in kinds if kind in asked or not asked]
+    if not accepted:
+        known = ", ".join(kind.value for kind in kinds)
+        raise ValueError(f"--ballots: with such data and method it can be {known} only")
+    return accepted
+
+
+def make_voter(
+    data: Dataset,
+    method: Method,
+    neighbours: int,
+    *,
+    features: str = "raw",
+    reach: float | None = None,
+    seed: int = 0,
+) -> Voter:
+    """The voter for an agent's data and settings."""
+    if data.multi_label and method is Method.AE:
+        raise ValueError("local models take one class per point; use --method knn for attributes")
+    if data.multi_label:
+        from mpc_vote.learning.knn import AttributeVoter
+
+        attributes = AttributeVoter(data.x, data.y, data.classes, neighbours, features=features)
+        return Attributes(attributes.scores)
+    if method is Method.KNN:
+        from mpc_vote.learning.knn import KnnVoter
+
+        index = KnnVoter(data.x, data.y, data.classes, neighbours, features=features, reach=reach)
+        return Neighbours(index.counts, neighbours)
+    from mpc_vote.learning.local_model import ModelVoter
+
+    return LocalModel(ModelVoter.train(data.x, data.y, data.classes, seed).predict)
 
 
 def _demo_part(agent: str) -> Dataset:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
 from agent_node.agent import Agent
-from agent_node.policy import Policy
+from agent_node.policy import Policy, announced
 from agent_node.settings import AgentSettings
 from agent_node.voter import Voter
-from mpc_vote import process, rpc
+from mpc_vote import folder, process, rpc
 from mpc_vote.identity import Credentials, Identity, Role
 from mpc_vote.privacy.ledger import Budget, Ledger
 from mpc_vote.proto.mpcvote.v1 import agent_pb2
+
+log = logging.getLogger(__name__)
+
+_PROCESS_ID_BYTES = 16
 
 
 async def open_agent(
@@ -28,9 +34,15 @@ async def open_agent(
 ) -> Agent:
     """An agent whose ledger and connections last as long as the stack."""
     name = credentials.identity.name
-    data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    stack.enter_context(folder.held(data_dir))
     budget = Budget(settings.budget_agent, settings.budget_instance, settings.delta)
-    ledger = stack.enter_context(contextlib.closing(Ledger(data_dir / "ledger.db", budget)))
+    ledger = stack.enter_context(
+        contextlib.closing(Ledger(data_dir / "ledger.db", budget, str(credentials.identity)))
+    )
+    log.info("%s spends from ledger %s", credentials.identity, ledger.ledger_id)
+    capabilities.MergeFrom(announced(settings))
+    capabilities.ledger_id = ledger.ledger_id
+    capabilities.process_id = secrets.token_hex(_PROCESS_ID_BYTES)
     coordinator = Identity(Role.COORDINATOR, settings.coordinator_name)
     channel = rpc.dial(credentials, settings.coordinator, coordinator)
     await stack.enter_async_context(channel)
@@ -38,7 +50,9 @@ async def open_agent(
     for party, address in settings.parties.items():
         party_channel = rpc.dial(credentials, address, Identity(Role.PARTY, party))
         parties[party] = await stack.enter_async_context(party_channel)
-    return kind(name, Policy(name, settings, ledger), voter, capabilities, channel, parties)
+    return kind(
+        name, Policy(name, settings, ledger), voter, capabilities, channel, parties, data_dir
+    )
 
 
 async def attend(agents: Sequence[Agent]) -> None:

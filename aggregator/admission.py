@@ -156,15 +156,42 @@ def make_spec(
     """
     _check_plan(plan)
     wire.check_finite(queries, "queries")
-    ballot, agents = _choose_agents(plan, queries, present)
+    asked = plan.verified if plan.HasField("verified") else None
     engine = ENGINES[plan.engine] if plan.engine else defaults.engine
+    message = _draft(plan, queries, present, defaults, asked)
+    try:
+        if asked is None:
+            # Agents that insist on the other kind of round are left out of this one.
+            verified = Spec(b"", message).can_be_verified
+            message = _draft(plan, queries, present, defaults, verified)
+        draft = Spec(b"", message)
+        message.queries_digest = wire.digest_of(queries)
+        message.engine = ENGINE_CODES[engine]
+        message.ring_bits = ring_bits(engine, draft.total_bound)
+    except ValueError as error:
+        raise VoteError(ErrorKind.SPEC_INVALID, why=str(error)) from error
+    if engine is EngineName.TABLE:
+        message.groups.extend(
+            choose_groups(draft.rows, draft.row_classes, len(defaults.parties), round_trip)
+        )
+    return Spec.seal(message)
+
+
+def _draft(
+    plan: label_pb2.LabelPlan,
+    queries: Queries,
+    present: Present,
+    defaults: Defaults,
+    verified: bool | None,
+) -> common_pb2.RoundSpec:
+    """A spec without digest and engine, for the agents that accept such a round."""
+    ballot, agents = _choose_agents(plan, queries, present)
     sigma = _sigma(plan, agents, present, defaults)
-    agents, quorum, collusion = _quorum(plan, agents, present, defaults)
+    agents, quorum, collusion = _quorum(plan, agents, present, defaults, verified)
     ks = [present[agent].k for agent in agents]
     kind = BALLOTS[ballot]
-    message = common_pb2.RoundSpec(
+    return common_pb2.RoundSpec(
         round_id=secrets.token_hex(16),
-        queries_digest=wire.digest_of(queries),
         queries=len(queries),
         query_dtype=wire.dtype_code(queries.dtype),
         query_shape=queries.shape[1:],
@@ -181,24 +208,11 @@ def make_spec(
         collusion=collusion,
         parties=defaults.parties,
         dealer=defaults.dealer,
-        engine=ENGINE_CODES[engine],
         deadline_unix_ms=int(
             1000 * (time.time() + (plan.answer_seconds or defaults.answer_seconds))
         ),
-        verified=plan.verified,
+        verified=bool(verified),
     )
-    draft = Spec(b"", message)
-    try:
-        if not plan.HasField("verified"):
-            message.verified = draft.can_be_verified
-        message.ring_bits = ring_bits(engine, draft.total_bound)
-    except ValueError as error:
-        raise VoteError(ErrorKind.SPEC_INVALID, why=str(error)) from error
-    if engine is EngineName.TABLE:
-        message.groups.extend(
-            choose_groups(draft.rows, draft.row_classes, len(defaults.parties), round_trip)
-        )
-    return Spec.seal(message)
 
 
 def _check_plan(plan: label_pb2.LabelPlan) -> None:
@@ -345,19 +359,25 @@ def _sigma(
 
 
 def _quorum(
-    plan: label_pb2.LabelPlan, agents: Sequence[str], present: Present, defaults: Defaults
+    plan: label_pb2.LabelPlan,
+    agents: Sequence[str],
+    present: Present,
+    defaults: Defaults,
+    verified: bool | None,
 ) -> tuple[list[str], int, int]:
     """Roster, quorum and collusion bound, leaving out agents whose policy would refuse them."""
     sigma = plan.sigma or defaults.sigma
     asked = plan.collusion if plan.HasField("collusion") else None
     roster, unwilling = list(agents), dict[str, str]()
+    wanted = 0
     while True:
         quorum = plan.quorum or math.ceil(defaults.quorum_fraction * len(roster))
         collusion = max(0, min(defaults.collusion, quorum - 1)) if asked is None else asked
+        wanted = wanted or quorum
         if not collusion < quorum <= len(roster):
             break
         for agent in roster:
-            if why := _objection(present[agent], sigma, quorum, collusion):
+            if why := _objection(present[agent], sigma, quorum, collusion, verified):
                 unwilling[agent] = why
         willing = [agent for agent in roster if agent not in unwilling]
         if len(willing) == len(roster):
@@ -365,8 +385,7 @@ def _quorum(
         roster = willing
     if unwilling:
         why = "; ".join(f"{agent} {reason}" for agent, reason in unwilling.items())
-        want = plan.quorum or collusion + 1
-        raise VoteError(ErrorKind.AGENTS_UNWILLING, got=len(roster), want=want, why=why)
+        raise VoteError(ErrorKind.AGENTS_UNWILLING, got=len(roster), want=wanted, why=why)
     raise VoteError(
         ErrorKind.QUORUM_RANGE,
         field="plan.quorum",
@@ -377,7 +396,9 @@ def _quorum(
     )
 
 
-def _objection(can: agent_pb2.Capabilities, sigma: float, quorum: int, collusion: int) -> str:
+def _objection(
+    can: agent_pb2.Capabilities, sigma: float, quorum: int, collusion: int, verified: bool | None
+) -> str:
     """Why an agent's announced policy would refuse the round, or nothing."""
     if sigma < can.min_sigma:
         return f"wants sigma of at least {can.min_sigma:g}"
@@ -385,6 +406,12 @@ def _objection(can: agent_pb2.Capabilities, sigma: float, quorum: int, collusion
         return f"wants a quorum of at least {can.min_quorum}"
     if collusion < can.min_collusion:
         return f"wants noise that allows for {can.min_collusion} colluding agents"
+    if can.max_honest and quorum - collusion > can.max_honest:
+        return f"wants noise that counts on {can.max_honest} honest agents at most"
+    if verified is False and can.rounds == common_pb2.ROUNDS_VERIFIED:
+        return "answers verified rounds only"
+    if verified is True and can.rounds == common_pb2.ROUNDS_UNVERIFIED:
+        return "answers unverified rounds only"
     return ""
 
 

@@ -1,5 +1,5 @@
-"""What the coordinator keeps: rounds, their queries and labels, and models, under one data
-directory.
+"""What the coordinator keeps under one data directory: rounds, their queries and labels, models,
+and by which ledger it knows each agent.
 
 SQLite for what is small (WAL, full sync: a commit is on disk when it returns), plain files for
 arrays and models, written beside their place and renamed into it. Labels here were released by the
@@ -45,6 +45,12 @@ _MIGRATIONS = (
         version INTEGER NOT NULL,
         description BLOB NOT NULL,
         PRIMARY KEY (client, version)
+    ) STRICT;
+    """,
+    """
+    CREATE TABLE agents (
+        name TEXT PRIMARY KEY,
+        ledger_id TEXT NOT NULL
     ) STRICT;
     """,
 )
@@ -251,6 +257,20 @@ class Archive:
     def scratch_model_path(self, token: str) -> Path:
         """Where a model is written before it has a version."""
         return self._models / f".{token}.part"
+
+    # agents
+
+    def known_ledger(self, agent: str, ledger_id: str) -> str:
+        """The ledger that an agent is known by, for ever: the first that it came with."""
+        with self._lock:
+            self._db.execute("INSERT OR IGNORE INTO agents VALUES (?, ?)", (agent, ledger_id))
+            known = self._db.execute("SELECT ledger_id FROM agents WHERE name = ?", (agent,))
+            return str(known.fetchone()[0])
+
+    def accept_ledger(self, agent: str, ledger_id: str) -> None:
+        """Has an agent known by this ledger from now on: its operator has lost the other."""
+        with self._lock:
+            self._db.execute("INSERT OR REPLACE INTO agents VALUES (?, ?)", (agent, ledger_id))
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:

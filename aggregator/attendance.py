@@ -1,5 +1,10 @@
 """Which agents are here: the streams they hold open, what they can answer, what they said of a
-round."""
+round.
+
+An agent is known by the ledger that it first came with, and attends by one process at a time. This
+finds mistakes, and a stolen certificate that is used beside its owner; an agent's privacy does not
+rest on it, since it would have to trust the coordinator.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +21,12 @@ from typing import Any
 
 import numpy as np
 
+from aggregator.archive import Archive
 from mpc_vote import rpc, wire
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import Role
-from mpc_vote.proto.mpcvote.v1 import agent_pb2, agent_pb2_grpc
+from mpc_vote.privacy.ledger import LEDGER_ID
+from mpc_vote.proto.mpcvote.v1 import agent_pb2, agent_pb2_grpc, common_pb2
 from mpc_vote.spec import BALLOTS, KNN_BALLOTS, MAX_AGENTS, MAX_CLASSES, MAX_K, Spec
 
 log = logging.getLogger(__name__)
@@ -87,7 +94,8 @@ class _Seat:
 class Attendance(agent_pb2_grpc.AgentServiceServicer):
     """The agents' service, and the coordinator's view of who is present."""
 
-    def __init__(self, revoked: Collection[str] = ()) -> None:
+    def __init__(self, archive: Archive, revoked: Collection[str] = ()) -> None:
+        self._archive = archive
         self._revoked = frozenset(revoked)
         # Of each agent that is here the streams it holds open: the newest is the one that counts.
         self._seats: dict[str, list[_Seat]] = {}
@@ -121,7 +129,7 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
             self._close(ballots)
 
     def start(self, ballots: Ballots) -> None:
-        """Tells the agents that are prepared, and those that still will be, to charge and send."""
+        """Tells the agents that are prepared, and those that will be, to charge, vote and send."""
         ballots.started = True
         for agent in ballots.prepared:
             self._tell(agent, ballots)
@@ -167,6 +175,8 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
         requests = request_iterator.__aiter__()
         first = await _first(requests)
         _check_capabilities(first.capabilities)
+        await self._check_ledger(name, first.capabilities.ledger_id)
+        self._check_seat(name, first.capabilities.process_id)
         if name not in self._seats and len(self._seats) >= MAX_AGENTS:
             raise VoteError(ErrorKind.SERVICE_BUSY, got=MAX_AGENTS, retry_after=60.0)
         # An agent that comes back is heard on its new stream: the older one is dead or will be. If
@@ -204,6 +214,24 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
                 del self._seats[name]
                 log.info("agent %s left", name)
             self._wake(name)
+
+    async def _check_ledger(self, name: str, ledger_id: str) -> None:
+        """Turns away who may have forgotten what the agent of this name has spent."""
+        known = await asyncio.to_thread(self._archive.known_ledger, name, ledger_id)
+        if known != ledger_id:
+            log.warning(
+                "agent %s came with ledger %s, and is known by %s: turned away",
+                name,
+                ledger_id,
+                known,
+            )
+            raise VoteError(ErrorKind.LEDGER_CHANGED, agent=name, ledger=ledger_id)
+
+    def _check_seat(self, name: str, process_id: str) -> None:
+        """A process may take over its own seat, and nobody else's."""
+        if any(seat.capabilities.process_id != process_id for seat in self._seats.get(name, [])):
+            log.warning("agent %s came again, by another process: turned away", name)
+            raise VoteError(ErrorKind.SEAT_TAKEN, agent=name)
 
     async def _listen(self, name: str, requests: AsyncIterator[agent_pb2.AttendRequest]) -> None:
         async for request in requests:
@@ -270,8 +298,15 @@ def _check_capabilities(capabilities: agent_pb2.Capabilities) -> None:
             low=1,
             high=MAX_CLASSES,
         )
+    for name in ("ledger_id", "process_id"):
+        if not LEDGER_ID.fullmatch(getattr(capabilities, name)):
+            why = f"the agent's {name} is not 32 hexadecimal digits; run this version of the agent"
+            raise VoteError(ErrorKind.SPEC_INVALID, why=why)
     if not 0 <= capabilities.min_sigma < math.inf:
         raise VoteError(ErrorKind.SPEC_INVALID, why="the agent's least sigma is out of range")
+    if capabilities.rounds not in common_pb2.Rounds.values():
+        why = "the agent insists on a kind of round that is not known here"
+        raise VoteError(ErrorKind.SPEC_INVALID, why=why)
     neighbours = any(BALLOTS.get(code) in KNN_BALLOTS for code in capabilities.ballots)
     if neighbours and capabilities.k == 0:
         raise VoteError(ErrorKind.SPEC_INVALID, why="an agent that counts neighbours has no k")

@@ -24,7 +24,7 @@ from aggregator.rounds import RoundRunner
 from aggregator.settings import CoordinatorSettings, DealerSettings, PartySettings
 from aggregator.tally import Tally
 from aggregator.tokens import Tokens
-from mpc_vote import pem, process, rpc
+from mpc_vote import folder, pem, process, rpc
 from mpc_vote.authority import AgentAuthority
 from mpc_vote.config import ConfigError
 from mpc_vote.identity import Credentials, Identity, Role
@@ -75,6 +75,7 @@ async def serve_party(settings: PartySettings) -> None:
             f"({', '.join(settings.parties)}); use its own certificate or add it"
         )
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(folder.held(settings.data_dir))
         others = {n: address for n, address in settings.parties.items() if n != name}
         peers = await _dial_parties(stack, credentials, others)
         dealer_identity = Identity(Role.DEALER, settings.dealer_name)
@@ -109,15 +110,20 @@ async def serve_coordinator(settings: CoordinatorSettings) -> None:
     """Runs a coordinator until it is told to stop."""
     credentials = Credentials.load(settings.certs, Role.COORDINATOR)
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(folder.held(settings.data_dir))
         parties = await _dial_parties(stack, credentials, settings.parties)
         archive = stack.enter_context(contextlib.closing(Archive(settings.data_dir)))
         budget = Budget(settings.budget_agent, settings.budget_instance, settings.delta)
+        owner = str(credentials.identity)
         ledger = stack.enter_context(
-            contextlib.closing(Ledger(settings.data_dir / "ledger.db", budget))
+            contextlib.closing(Ledger(settings.data_dir / "ledger.db", budget, owner))
         )
         for round_id in archive.fail_interrupted():
             log.warning("round %s was interrupted by a restart and has failed", round_id)
-        attendance = Attendance(settings.revoked_agents)
+        for agent, accepted in settings.accept_ledgers.items():
+            archive.accept_ledger(agent, accepted)
+            log.info("agent %s is known by ledger %s", agent, accepted)
+        attendance = Attendance(archive, settings.revoked_agents)
         runner = RoundRunner(archive, ledger, attendance, parties, settings.aggregate_seconds)
         defaults = Defaults(
             parties=tuple(settings.parties),

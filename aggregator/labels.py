@@ -201,6 +201,8 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
                 min_sigma=can.min_sigma,
                 min_quorum=can.min_quorum,
                 min_collusion=can.min_collusion,
+                rounds=can.rounds,
+                max_honest=can.max_honest,
             )
             for name, can in self._attendance.present().items()
         ]

@@ -1,10 +1,10 @@
 """A round from its spec to its labels, on the coordinator's side.
 
 Order, and why: the parties open the round first, which reveals nothing. Then agents prepare: they
-check the spec, their budget and their way to the parties, and vote, but spend nothing, so a round
-that can't reach its quorum costs nobody anything. Then the ledger is charged, durably, and only
-then do agents charge theirs and send. After a charge nothing is refunded: the coordinator can't
-prove to anybody that no label was opened.
+check the spec, their budget, the queries and their way to the parties, but spend nothing and look
+at no private data, so a round that can't reach its quorum costs nobody anything. Then the ledger is
+charged, durably, and only then do agents charge theirs, vote and send. After a charge nothing is
+refunded: the coordinator can't prove to anybody that no label was opened.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from mpc_vote.spec import Spec
 log = logging.getLogger(__name__)
 
 _CALL_SECONDS = 10.0
-# Part of the answering time in which agents must be prepared; the rest is for sending shares.
-_PREPARE_PART = 0.7
+# Part of the answering time in which agents must be prepared; the rest is for votes and shares.
+_PREPARE_PART = 0.5
 # No round takes so long or sends so much.
 _MOST_SECONDS = 1e6
 _MOST_BYTES = 1 << 50

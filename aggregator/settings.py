@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from math import inf
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from mpc_vote.argmax.checking import MAX_COPIES
 from mpc_vote.argmax.engines import EngineName
 from mpc_vote.config import Address, Delta, Name, Parties, Positive, RoleSettings
+from mpc_vote.privacy.ledger import LEDGER_ID
 from mpc_vote.spec import MAX_ROUNDS_AT_ONCE
+
+
+def _ledgers(value: dict[str, str]) -> dict[str, str]:
+    for ledger_id in value.values():
+        if not LEDGER_ID.fullmatch(ledger_id):
+            raise ValueError(
+                f"{ledger_id!r} is no ledger's id: copy it from the agent's `mpc-vote budget`"
+            )
+    return value
+
+
+Ledgers = Annotated[dict[Name, str], AfterValidator(_ledgers)]
 
 
 class DealerSettings(RoleSettings):
@@ -86,6 +99,9 @@ class CoordinatorSettings(RoleSettings):
     )
     revoked_agents: list[str] = Field(
         [], description="names of agents that may not attend any more, whatever their certificates"
+    )
+    accept_ledgers: Ledgers = Field(
+        {}, description="new ledgers of agents that have lost theirs: name=id,..."
     )
     budget_agent: float = Field(inf, gt=0, description="most epsilon ever at agent level")
     budget_instance: float = Field(inf, gt=0, description="most epsilon ever at instance level")

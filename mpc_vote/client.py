@@ -1,8 +1,10 @@
 """The client: a batch of public queries in, labels and their cost out.
 
-    with LabelClient("localhost:7000", "certs/client") as client:
-        result = client.label(queries, classes=10)
-        result.labels, result.cost.epsilon_agent
+    from mpc_vote import LabelClient, Plan
+
+    with LabelClient("localhost:7000", "certs/client/me") as client:
+        result = client.label(queries, Plan(classes=10))
+        print(result.labels, result.cost.epsilon_agent)
 
 `AsyncLabelClient` does the same on asyncio. Both raise `VoteError`, which says what to do. With
 `patience`, in seconds, a service that is busy is asked again when it says so, until then.
@@ -399,6 +401,7 @@ def _rows(given: npt.ArrayLike, field: str = "queries") -> npt.NDArray[Any]:
             ErrorKind.QUERIES_SHAPE, field=field, got=array.shape[1:], want="(features, ...)"
         )
     wire.rows_per_chunk(array[:1].nbytes, field)
+    wire.check_finite(array, field)
     return array
 
 

@@ -150,6 +150,7 @@ class Cluster:
             # For trying things out: agents accept what they are not told to refuse.
             "budget-instance": "inf",
             "min-quorum": "1",
+            "min-collusion": "0",
             **self.agents[name],
         }
         self._spawn(name, Role.AGENT, name, settings)

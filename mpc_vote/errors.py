@@ -57,6 +57,11 @@ class ErrorKind(enum.Enum):
         _BAD,
         "Query {row} holds NaN or infinity. Clean the batch and send again.",
     )
+    QUERIES_RANGE = (
+        _BAD,
+        "Query {row} holds a number beyond {limit:g}, above or below zero. Scale the batch as the "
+        "agents' data is scaled and send again.",
+    )
     TENSOR_MALFORMED = (
         _BAD,
         "A tensor of dtype {dtype} and shape {shape} needs {want} bytes, got {got}. "
@@ -130,6 +135,17 @@ class ErrorKind(enum.Enum):
     AGENT_REVOKED = (
         grpc.StatusCode.PERMISSION_DENIED,
         "Agent {agent} has been revoked. Ask the operator of the coordinator.",
+    )
+    LEDGER_CHANGED = (
+        _STATE,
+        "Agent {agent} is known here by another ledger than the one it came with, {ledger}, which "
+        "may have forgotten what was spent. Put its data folder back; if that is lost, the "
+        "coordinator's operator can accept the new ledger (--accept-ledgers).",
+    )
+    SEAT_TAKEN = (
+        grpc.StatusCode.ALREADY_EXISTS,
+        "Agent {agent} attends already, by another process. If only one was started, somebody "
+        "else has its certificate and ledger; after a crash the seat is free within a minute.",
     )
     NAME_REFUSED = (
         grpc.StatusCode.PERMISSION_DENIED,

@@ -20,6 +20,9 @@ MAX_ROW_BYTES = 8 << 20
 MAX_DIMENSIONS = 8
 # As shares of labels travel.
 LABEL = np.dtype("<u2")
+MAX_SIZE = 1e12
+"""No number of a query or a private point is larger: squared distances then stay far from what a
+float32 holds, even between the longest rows (4 * 2^21 * 10^24 < 10^31)."""
 
 Array = npt.NDArray[Any]
 DTypeCode: TypeAlias = common_pb2.DType.ValueType
@@ -123,10 +126,15 @@ def digest_of(queries: Array) -> bytes:
     return digest.digest()
 
 
-def check_finite(rows: Array, field: str) -> None:
-    """Refuses NaN and infinity, naming the first row that has one."""
+def check_finite(rows: Array, field: str, before: int = 0) -> None:
+    """Refuses NaN, infinity and numbers over MAX_SIZE, naming the first row that has one; others
+    may come `before`."""
     if rows.dtype.kind == "f" and rows.size:
-        finite = np.isfinite(rows.reshape(len(rows), -1)).all(axis=1)
-        if not finite.all():
-            row = int(np.flatnonzero(~finite)[0])
+        flat = rows.reshape(len(rows), -1)
+        sound = (np.abs(flat) <= MAX_SIZE).all(axis=1)
+        if not sound.all():
+            first = int(np.flatnonzero(~sound)[0])
+            row = before + first
+            if np.isfinite(flat[first]).all():
+                raise VoteError(ErrorKind.QUERIES_RANGE, field=field, row=row, limit=MAX_SIZE)
             raise VoteError(ErrorKind.QUERIES_NOT_FINITE, field=field, row=row)

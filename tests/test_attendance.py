@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from aggregator.archive import Archive
 from aggregator.attendance import Attendance
 from tests.service.committee import ROWS, Committee
 
@@ -19,7 +20,7 @@ def test_what_agents_read_is_gone_when_its_round_is(tmp_path: Path) -> None:
     committee = Committee(dial=None, stubs={"party-0": None, "party-1": None})  # type: ignore[arg-type]
     gc.disable()
     try:
-        with Attendance().announce(committee.spec(), path) as ballots:
+        with Attendance(Archive(tmp_path)).announce(committee.spec(), path) as ballots:
             (message,) = ballots.queries
             assert list(message.queries.shape) == [ROWS, 2]
             held = weakref.ref(ballots.queries)

@@ -10,15 +10,16 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import psutil
 import pytest
 
+from agent_node import audit_voters
 from agent_node.agent import Agent
 from agent_node.audit_agents import _Colluder
-from mpc_vote import cli, ring
+from mpc_vote import ballots, cli, ring
+from mpc_vote.ballots import BallotKind, IntArray
 from mpc_vote.config import Method
 from mpc_vote.privacy.audit import Case, Scene
 from mpc_vote.privacy.mechanisms import Level
@@ -41,16 +42,50 @@ def test_a_claim_that_holds_is_not_refuted_and_the_limits_of_that_are_told(
     figures = json.loads(path.read_text())
     assert not figures["violated"]
     assert figures["settings"]["quorum"] == 3
-    single, whole = figures["attacks"]
-    assert (single["queries"], whole["queries"]) == (1, 20)
-    for attack in (single, whole):
-        assert attack["lower"] <= attack["claimed"]
+    attacks = figures["attacks"]
+    assert [(attack["queries"], attack["statistic"]) for attack in attacks] == [
+        (queries, by) for queries in (1, 20) for by in ("(epsilon, delta)", "f-DP")
+    ]
+    for attack in attacks:
+        assert attack["lower"] <= attack["upper"]
         assert not attack["violated"]
         assert all(0 <= hits <= attack["runs"] for hits in attack["hits"])
-    assert single["runs"] == 30_000
-    assert whole["runs"] == 1_500
+        assert attack["runs"] in ((15_000, 30_000) if attack["queries"] == 1 else (1_500,))
+    moves = figures["sensitivities"]
+    assert {move["level"] for move in moves} == {"agent", "instance"}
+    assert {move["ballot"] for move in moves} == {kind.value for kind in BallotKind}
+    assert {move["verified"] for move in moves} == {False, True}
+    for move in moves:
+        assert not move["exceeded"]
+        assert 0 < move["move"]["l2_squared"] <= move["claimed"]["l2_squared"]
+    assert "EXCEEDED" not in said
 
 
+def test_a_voter_that_moves_too_far_ends_with_code_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def own_share(counts: IntArray, k: int, fraction_bits: int) -> IntArray:
+        return (counts << fraction_bits) // np.maximum(counts.sum(axis=1), 1)[:, None]
+
+    monkeypatch.setattr(ballots, "knn_frequency", own_share)
+    assert cli.main(["audit", *SMALL, "--json", "-"]) == 1
+    said = capsys.readouterr()
+    figures = json.loads(said.out)
+    assert figures["violated"] and not any(attack["violated"] for attack in figures["attacks"])
+    exceeded = [move for move in figures["sensitivities"] if move["exceeded"]]
+    assert {(move["ballot"], move["level"]) for move in exceeded} == {("knn_frequency", "instance")}
+    assert "EXCEEDED" in said.err
+    assert "at instance level neighbours raw moved a knn_frequency ballot" in said.err
+
+
+@pytest.fixture
+def one_voter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One way to vote is attacked, where it is not about these."""
+    first = audit_voters.styles()[:1]
+    monkeypatch.setattr(audit_voters, "styles", lambda: first)
+
+
+@pytest.mark.usefixtures("one_voter")
 def test_a_violated_claim_ends_with_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--sigma", "1", "--claimed-sigma", "5", "--json", "-"]
     assert cli.main(["audit", *SMALL, *options]) == 1
@@ -60,6 +95,7 @@ def test_a_violated_claim_ends_with_code_1(capsys: pytest.CaptureFixture[str]) -
     assert "the claim is violated" in said.err.splitlines()[-1]
 
 
+@pytest.mark.usefixtures("one_voter")
 @pytest.mark.parametrize("options", [["--level", "agent"], ["--method", "knn", "--queries", "1"]])
 def test_other_plans_can_be_audited(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["audit", *SMALL, *options]) == 0
@@ -94,20 +130,17 @@ def test_a_live_cluster_is_audited(options: list[str], code: int) -> None:
     assert not left
 
 
-def test_a_colluder_sends_its_ballot_as_it_is_after_it_was_charged() -> None:
-    assert "_share" in vars(Agent)  # what the colluder puts its own in place of
+def test_a_colluder_sends_its_ballot_as_it_is() -> None:
+    assert "_noise" in vars(Agent)  # what the colluder puts its own in place of
     case = Case(Scene.of(Level.AGENT, Method.AE, 1, 2, 3, 1), 3, 2, 5, 4.0, 4.0, 1e-3)
     spec = case.spec(5, 4.0)
-    charged = []
     colluder = _Colluder.__new__(_Colluder)
     colluder._name = "agent-1"
-    colluder._policy = SimpleNamespace(charge=charged.append)  # type: ignore[assignment]
     ballot = np.arange(10, dtype=np.int64).reshape(5, 2)
     bits = spec.message.ring_bits
     shares = colluder._share(spec, ballot)
     total = sum_blocks([ShareReader(share, bits) for share in shares], ballot.size)
     assert ring.signed(total, bits).tolist() == list(range(10))
-    assert charged == [spec]
 
 
 @pytest.mark.parametrize(

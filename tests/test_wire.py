@@ -178,6 +178,17 @@ class TestFinite:
             wire.check_finite(rows, "queries")
         assert caught.value.field == "queries"
 
+    @pytest.mark.parametrize("bad", [1.1e12, -1e19, 3e38])
+    def test_what_a_squared_distance_has_no_room_for_is_refused(self, bad: float) -> None:
+        rows = np.full((4, 2), -wire.MAX_SIZE, dtype="f4")
+        wire.check_finite(rows, "queries")
+        rows[1, 1] = bad
+        with pytest.raises(VoteError, match=r"Query 1 holds a number beyond 1e\+12") as caught:
+            wire.check_finite(rows, "queries")
+        assert caught.value.kind is ErrorKind.QUERIES_RANGE
+        longest = np.float32(wire.MAX_ROW_BYTES // 4) * np.float32(2 * wire.MAX_SIZE) ** 2
+        assert longest < np.finfo(np.float32).max / 2**20
+
     @pytest.mark.parametrize(
         "rows", [np.ones((3, 2)), np.ones((3, 2), dtype="u1"), np.ones((0, 2)), np.ones((2, 0))]
     )

@@ -1,16 +1,19 @@
 """The table engine in place of `x.argmax()`, for any CrypTen user's tensor of integers.
 
-    from mpc_vote.argmax import integer_tensor, secure_argmax  # first: it makes crypten import
-    import crypten
+    from mpc_vote.argmax import integer_tensor, secure_argmax
+    from mpc_vote.compat import import_crypten
 
+    crypten = import_crypten()  # works with today's torch, which `import crypten` does not
     crypten.init()
     x = integer_tensor(torch.tensor([[3, 9, 4]]), src=0)
     secure_argmax(x, dim=1, one_hot=False).get_plain_text()
 
 Within `crypten_binding.bound` it runs on that session's channel and dealer, and all that
-`mpc_vote.argmax.table` says holds. In a plain CrypTen process it runs on CrypTen's communicator,
-and the first party deals, as in CrypTen's default provider: then whoever runs rank 0 must not
-collude with anybody, and the transport is as safe as CrypTen's is.
+`mpc_vote.argmax.table` says holds. In a plain CrypTen process there is no dealer: it runs on
+CrypTen's communicator, and rank 0 deals, as in CrypTen's default provider. Rank 0 then knows every
+mask and, being a party, sees every opening: it can compute all values by itself, colluding with
+nobody, and deals unchecked. It is trusted with everything, the others with nothing; and the
+transport is as safe as CrypTen's is.
 
 Unlike CrypTen's argmax, a tie goes to the lower index. Values must be below 2^(bits-2) in absolute
 value: nobody can check that on shares, so `integer_tensor` checks it before it shares. Tensors in
@@ -151,7 +154,7 @@ class _CommunicatorChannel:
 
 
 class _FirstPartyMaterial:
-    """Rank 0 draws everybody's seed and makes the corrections of the last rank."""
+    """Rank 0 draws everybody's seed and makes the corrections of the last rank: it knows all."""
 
     def __init__(self, communicator: Any) -> None:
         self._communicator = communicator

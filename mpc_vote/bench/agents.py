@@ -18,6 +18,8 @@ from mpc_vote.identity import Role
 _AGENTS_PER_PROCESS = 100
 # Budgets that no round reaches, but every round is checked against.
 _BUDGETS = {"budget-agent": "1e12", "budget-instance": "1e12"}
+# As few agents as are asked for.
+_LENIENT = {"min-quorum": "1"}
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class BenchCluster(Cluster):
                 "coordinator": self.coordinator_address,
                 "parties": self._parties("agents"),
                 **_BUDGETS,
+                **_LENIENT,
                 **self._agent_settings,
             }
             self.start_command(f"agents-{start}", "bench-agents", settings)

@@ -10,9 +10,10 @@ the median time, and add up to it:
 
 - transfer: queries to the coordinator and labels to the client, with its records of both;
 - opening: the parties open the round;
-- preparing: agents fetch the queries, check them and their budgets, and vote;
-- charge: the coordinator's ledger is charged;
-- intake: agents charge their ledgers, draw noise, and send shares to every party;
+- preparing: agents check the round and their budgets, and fetch the queries;
+- checking: agents are prepared, and wait until the parties have checked what the dealer deals;
+  then the coordinator's ledger is charged, which takes milliseconds;
+- intake: agents charge their ledgers, vote, draw noise, and send shares to every party;
 - dealing: parties wait for material that the dealer has not dealt yet;
 - summing: a party adds up all agents' shares, the longest of any party;
 - argmax: the rest of the parties' work, from their session's start to the last label share;
@@ -95,7 +96,7 @@ class Parts:
     transfer: float
     opening: float
     preparing: float
-    charge: float
+    checking: float
     intake: float
     dealing: float
     summing: float
@@ -241,7 +242,7 @@ async def _request(client: AsyncLabelClient, queries: Queries, plan: Plan) -> Sa
         transfer=time.monotonic() - started - cost.seconds,
         opening=preparing[0],
         preparing=preparing[-1] - preparing[0],
-        charge=voting - preparing[-1],
+        checking=voting - preparing[-1],
         intake=counting - voting,
         dealing=cost.mpc_material_seconds,
         summing=cost.mpc_sum_seconds,

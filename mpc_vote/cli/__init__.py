@@ -18,7 +18,7 @@ _OWN = {
     "certs": ("mpc_vote.cli.certs:command", "make a certificate authority and certificates"),
     "label": ("mpc_vote.cli.label:command", "ask the service for labels of a batch of queries"),
     "features": ("mpc_vote.cli.features:command", "map pictures to features of a backbone"),
-    "audit": ("mpc_vote.cli.audit:command", "attack the released labels, against the claim"),
+    "audit": ("mpc_vote.cli.audit:command", "attack voters and labels, against the claims"),
     "bench": ("mpc_vote.cli.bench:command", "measure the secure argmax, near and far"),
     "chaos": ("mpc_vote.cli.chaos:command", "break things at every step, and check what holds"),
     "experiment": ("mpc_vote.cli.experiment:command", "repeat the paper's experiments"),

@@ -1,8 +1,10 @@
 """`mpc-vote audit`: attacks what the service releases, and holds its claim against what is found.
 
-By default votes are cast in this process, by the service's own code but for its network. With
-`--live` they are label requests to a coordinator, a dealer, parties and agents that run as
-processes on this machine. See `mpc_vote.privacy.audit` for the attack and its statistics.
+First every way in which an agent may vote is attacked for its sensitivity, by hostile queries: see
+`mpc_vote.privacy.sensitivity`. Then labels are attacked for what they tell: see
+`mpc_vote.privacy.audit`. By default their votes are cast in this process, by the service's own code
+but for its network. With `--live` they are label requests to a coordinator, a dealer, parties and
+agents that run as processes on this machine.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import dataclasses
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -36,10 +39,12 @@ from mpc_vote.privacy.audit import (
     LocalVotes,
     Scene,
     Source,
+    Statistic,
     audit,
     check,
 )
 from mpc_vote.privacy.mechanisms import Level
+from mpc_vote.privacy.sensitivity import Measured, Style, measure
 from mpc_vote.privacy.shown import shown
 from mpc_vote.process import CommandError
 from mpc_vote.spec import MAX_CLASSES, MAX_PARTIES, MAX_QUERIES, Spec
@@ -48,16 +53,23 @@ _READY_SECONDS = 120.0
 _LOCAL_VOTES = 400_000
 _LIVE_VOTES = 100_000
 _MEANING = (
-    "At delta {delta:g} the released labels lose at least the lower bound, which is right with "
-    "confidence {confidence:.8g} %: where it is above the claim, the claim is wrong. Where it is "
-    "below, nothing is proved: another attack, or more votes, may find more."
+    "With confidence {confidence:.8g} % no lower bound is too high: where one is above its claim, "
+    "the claim is wrong. Where it is below, nothing is proved: another attack, or more votes, may "
+    "find more. By (epsilon, delta) the claim is the epsilon that is charged, at delta {delta:g}. "
+    "By f-DP it is the noise itself, as mu; the epsilons of that column are those of Gaussian "
+    "noise with such a mu, so the lower one rests on the true noise being Gaussian-like."
+)
+_MOVES = (
+    "The furthest that one agent, and one record, moved a ballot, over {queries:,} hostile queries "
+    "about neighbouring data, in unverified rounds and in verified ones where there are such: "
+    "squared length / claim, in votes."
 )
 
 
 class AuditSettings(Settings):
-    """Attacks the released labels: a lower bound of epsilon beside the claimed upper bound.
+    """Attacks voters and released labels: what is found beside what is claimed.
 
-    Ends with code 1 if more is lost than claimed.
+    Ends with code 1 if a ballot moves further, or more is lost, than claimed.
     """
 
     command: ClassVar[str] = "audit"
@@ -130,6 +142,8 @@ async def run_audit(settings: AuditSettings) -> None:
     except ValueError as error:
         raise CommandError(str(error)) from error
     out = console(settings.json_path)
+    moves = await _sensitivities(out)
+    _show_moves(out, moves)
     out.print(_title(settings, case))
     with progress(out) as bars:
         task = bars.add_task(
@@ -147,14 +161,45 @@ async def run_audit(settings: AuditSettings) -> None:
             bars.update(task, total=sum(2 * (votes // size * size) for size in sizes), detail="")
             findings = await audit(case, source, votes, settings.confidence, tell)
     _show(out, settings, case, findings)
+    write_json(settings.json_path, _figures(settings, moves, findings))
+    if wrong := [*_wrong_moves(moves), *_wrong_labels(findings)]:
+        raise CommandError(f"the claim is violated: {wrong[0]}")
+
+
+async def _sensitivities(out: Console) -> list[Measured]:
+    """What hostile queries find about the voters of the agent's package, which this one is not."""
+    found = metadata.entry_points(group="mpc_vote.audits", name="voters")
+    if not found:
+        raise CommandError("the agents' voters are not installed: install the whole package again")
+    (entry,) = found
+    styles: list[Style] = entry.load()()
+    measured: list[Measured] = []
+    with progress(out) as bars:
+        task = bars.add_task("hostile queries", total=len(styles), detail="")
+        for style in styles:
+            measured.extend(await asyncio.to_thread(measure, style))
+            bars.update(task, advance=1, detail=f"{style.voter} {style.features}")
+    return measured
+
+
+def _wrong_moves(moves: Sequence[Measured]) -> list[str]:
+    return [
+        f"at {each.level.value} level {each.style.voter} {each.style.features} moved a "
+        f"{each.style.kind.value} ballot by {_squared(each, each.move.l2_squared)}, "
+        f"{_squared(each, each.claimed.l2_squared)} was claimed (squared length in votes)"
+        for each in moves
+        if each.exceeded
+    ]
+
+
+def _wrong_labels(findings: Sequence[Finding]) -> list[str]:
     violated = [finding for finding in findings if finding.violated]
-    write_json(settings.json_path, _figures(settings, findings))
-    if violated:
-        worst = max(violated, key=lambda finding: finding.lower - finding.claimed)
-        raise CommandError(
-            f"the claim is violated: {_size(worst)} lost epsilon {worst.lower:.4g} at least, "
-            f"{shown(worst.claimed)} at most was claimed"
-        )
+    violated.sort(key=lambda finding: finding.upper - finding.lower)
+    return [
+        f"{_size(finding)} lost epsilon {finding.lower:.4g} at least, {shown(finding.upper)} at "
+        f"most was claimed (by {finding.statistic.value})"
+        for finding in violated
+    ]
 
 
 class AuditCluster(Cluster):
@@ -173,6 +218,7 @@ class AuditCluster(Cluster):
             "world": str(self.world),
             "budget-instance": "inf",
             "min-quorum": "1",
+            "min-collusion": "0",
             "log-level": "error",
         }
 
@@ -260,17 +306,55 @@ def _verdict(finding: Finding) -> str:
     return "not refuted" if finding.claimed < finding.most else "beyond so many rounds"
 
 
+def _show_moves(out: Console, moves: Sequence[Measured]) -> None:
+    """A line for each way to vote, with the worst of its rounds at both levels."""
+    table = Table("voter", "features", "reach", "ballot", *(level.value for level in Level))
+    lines: dict[Style, dict[Level, Measured]] = {}
+    for each in sorted(moves, key=_share):
+        lines.setdefault(each.style, {})[each.level] = each
+    for style in dict.fromkeys(each.style for each in moves):
+        table.add_row(
+            style.voter,
+            style.features or "-",
+            "-" if style.reach is None else f"{style.reach:g}",
+            style.kind.value,
+            *(_moved(lines[style][level]) for level in Level),
+        )
+    out.print("[bold]mpc-vote audit[/bold]: sensitivity of every way to vote")
+    out.print(table)
+    asked = {each.style: each.queries for each in moves}
+    out.print(_MOVES.format(queries=sum(asked.values())))
+
+
+def _share(each: Measured) -> tuple[bool, float]:
+    """How much of the claim was used up."""
+    return each.exceeded, each.move.l2_squared / each.claimed.l2_squared
+
+
+def _moved(each: Measured) -> str:
+    mark = " EXCEEDED" if each.exceeded else ""
+    claimed = _squared(each, each.claimed.l2_squared)
+    return f"{_squared(each, each.move.l2_squared)} / {claimed}{mark}"
+
+
+def _squared(each: Measured, units: int) -> str:
+    """Squared units, as squared votes."""
+    return f"{units / 4**each.fraction_bits:.3g}"
+
+
 def _show(out: Console, settings: AuditSettings, case: Case, findings: Sequence[Finding]) -> None:
     table = Table("attack on", *map(_size, findings))
     rows: list[tuple[str, Callable[[Finding], str]]] = [
+        ("test", lambda finding: finding.statistic.value),
         ("judging rounds per world", lambda finding: f"{finding.runs:,}"),
         ("other votes for the target", lambda finding: _placement(case, finding)),
         ("the most telling event", _event),
         ("  its rate with the vote", lambda finding: _rate(finding, WITH)),
         ("  its rate without", lambda finding: _rate(finding, WITHOUT)),
+        ("mu, lower bound / claimed", _mu),
         ("epsilon, lower bound", lambda finding: f"{finding.lower:.4g}"),
-        ("epsilon, claimed", lambda finding: shown(finding.claimed)),
-        ("most that so many rounds show", lambda finding: f"{finding.most:.4g}"),
+        ("epsilon, claimed", lambda finding: shown(finding.upper)),
+        ("most that so many rounds show", lambda finding: f"{finding.ceiling:.4g}"),
         ("the claim is", _verdict),
     ]
     for name, value in rows:
@@ -298,12 +382,44 @@ def _rate(finding: Finding, world: int) -> str:
     return f"{finding.hits[world] / finding.runs:.5f}"
 
 
-def _figures(settings: AuditSettings, findings: Sequence[Finding]) -> dict[str, Any]:
+def _mu(finding: Finding) -> str:
+    if finding.statistic is not Statistic.TRADE_OFF:
+        return "-"
+    return f"{finding.found:.4g} / {finding.claimed:.4g}"
+
+
+def _figures(
+    settings: AuditSettings, moves: Sequence[Measured], findings: Sequence[Finding]
+) -> dict[str, Any]:
     asked = settings.model_dump(mode="json", exclude={"config", "log_level", "json_path"})
     return {
         "settings": asked,
-        "violated": any(finding.violated for finding in findings),
+        "violated": any(finding.violated for finding in findings)
+        or any(each.exceeded for each in moves),
+        "sensitivities": [
+            {
+                "voter": each.style.voter,
+                "features": each.style.features,
+                "reach": each.style.reach,
+                "ballot": each.style.kind.value,
+                "verified": each.verified,
+                "level": each.level.value,
+                "queries": each.queries,
+                "fraction_bits": each.fraction_bits,
+                "move": dataclasses.asdict(each.move),
+                "claimed": dataclasses.asdict(each.claimed),
+                "exceeded": each.exceeded,
+            }
+            for each in moves
+        ],
         "attacks": [
-            {**dataclasses.asdict(finding), "violated": finding.violated} for finding in findings
+            {
+                **dataclasses.asdict(finding),
+                "statistic": finding.statistic.value,
+                "lower": finding.lower,
+                "upper": finding.upper,
+                "violated": finding.violated,
+            }
+            for finding in findings
         ],
     }

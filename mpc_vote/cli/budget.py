@@ -104,6 +104,8 @@ def _of_ledger(out: Console, settings: BudgetSettings, path: Path) -> dict[str, 
         ]
     figures: dict[str, Any] = {
         "ledger": str(path),
+        "ledger_id": ledger.ledger_id,
+        "owner": ledger.owner,
         "rounds": len(spends),
         "queries": sum(spend.mechanism.queries for spend in spends),
         "delta": delta,
@@ -139,8 +141,11 @@ def _one_query(settings: BudgetSettings, sigma: float) -> SkellamVote:
 
 
 def _show_ledger(out: Console, figures: dict[str, Any]) -> None:
+    whose = figures["owner"] or "nobody yet"
+    known = f", ledger {figures['ledger_id']}" if figures["ledger_id"] else ""
     out.print(
-        f"{figures['ledger']}: {figures['rounds']} rounds, {figures['queries']:,} queries",
+        f"{figures['ledger']}, of {whose}{known}: "
+        f"{figures['rounds']} rounds, {figures['queries']:,} queries",
         soft_wrap=True,
     )
     _show_levels(out, figures["levels"], figures["delta"])

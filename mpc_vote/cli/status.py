@@ -10,8 +10,14 @@ from rich.table import Table
 from mpc_vote import process, wire
 from mpc_vote.cli.common import ClientSettings, connect, console, write_json
 from mpc_vote.privacy.shown import shown
-from mpc_vote.proto.mpcvote.v1 import label_pb2
+from mpc_vote.proto.mpcvote.v1 import common_pb2, label_pb2
 from mpc_vote.spec import BALLOTS
+
+_ROUNDS = {
+    common_pb2.ROUNDS_UNSPECIFIED: "any",
+    common_pb2.ROUNDS_VERIFIED: "verified",
+    common_pb2.ROUNDS_UNVERIFIED: "unverified",
+}
 
 
 class StatusSettings(ClientSettings):
@@ -29,7 +35,7 @@ async def _main(settings: StatusSettings) -> None:
     async with connect(settings) as client:
         service = await client.service()
     out = console(settings.json_path)
-    table = Table("agent", "classes", "query", "ballots", "k", "wants at least")
+    table = Table("agent", "classes", "query", "ballots", "k", "wants")
     for agent in service.agents:
         row = _agent(agent)
         table.add_row(
@@ -38,8 +44,7 @@ async def _main(settings: StatusSettings) -> None:
             f"{row['query_dtype']} {tuple(row['query_shape'])}",
             ", ".join(row["ballots"]),
             str(row["k"] or ""),
-            f"sigma {row['min_sigma']:g}, quorum {row['min_quorum']}, "
-            f"{row['min_collusion']} colluding",
+            _wants(row),
         )
     out.print(table)
     for party in service.parties:
@@ -62,6 +67,17 @@ async def _main(settings: StatusSettings) -> None:
     write_json(settings.json_path, figures)
 
 
+def _wants(row: dict[str, Any]) -> str:
+    """An agent's policy in a line."""
+    told = (
+        f"sigma {row['min_sigma']:g}, quorum {row['min_quorum']}, "
+        f"{row['min_collusion']} colluding or more"
+    )
+    if row["max_honest"]:
+        told += f", {row['max_honest']} honest or fewer"
+    return told if row["rounds"] == "any" else f"{told}; {row['rounds']} rounds"
+
+
 def _agent(agent: label_pb2.AgentPresence) -> dict[str, Any]:
     return {
         "agent": agent.agent,
@@ -73,4 +89,6 @@ def _agent(agent: label_pb2.AgentPresence) -> dict[str, Any]:
         "min_sigma": agent.min_sigma,
         "min_quorum": agent.min_quorum,
         "min_collusion": agent.min_collusion,
+        "max_honest": agent.max_honest,
+        "rounds": _ROUNDS.get(agent.rounds, "unknown"),
     }

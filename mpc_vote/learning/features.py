@@ -2,14 +2,19 @@
 
 `strokes` is for images of handwriting (bright ink on a dark ground): it evens out slant and
 size, then takes soft histograms of gradient directions on a grid. Neighbours are then of one class
-far more often than in pixels, which is what the margins of a vote are made of. The features of an
-image never depend on the other images of a batch, not even in their last bit.
+far more often than in pixels, which is what the margins of a vote are made of.
+
+The privacy of a vote by neighbours rests on this: the features of a point never depend on the other
+points of a batch, not even in their last bit. Sums and products of matrices may round by where a
+row lies in its batch, so they are done point by point. Finite points have finite features.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +23,12 @@ from mpc_vote.data.dataset import FloatArray
 
 FeatureMap = Callable[[FloatArray], FloatArray]
 
-_CHUNK = 64
 _DIRECTIONS = 12
 _WIDTH = 0.9
 _CELL = 4
 _TALL, _WIDE, _ZOOM_LIMIT = 5.2 / 28, 4.0 / 28, 0.35
+# Larger images are scaled by a power of two, which rounds nothing, before anything can overflow.
+_LARGE, _SHRINK = np.float32(2.0**64), np.float32(2.0**-64)
 
 
 def raw(points: FloatArray) -> FloatArray:
@@ -34,18 +40,13 @@ def raw(points: FloatArray) -> FloatArray:
 
 def strokes(images: FloatArray) -> FloatArray:
     """Unit vectors of the directions of strokes in images (n, h, w) or (n, channels, h, w)."""
-    if images.ndim == 4:
-        images = images.mean(axis=1, dtype=np.float32)
-    if images.ndim != 3 or min(images.shape[1:]) < _CELL:
+    if images.ndim not in (3, 4) or min(images.shape[-2:]) < _CELL:
         raise ValueError(
             f"strokes needs images of at least {_CELL}x{_CELL} pixels, got points of shape "
             f"{images.shape[1:]}"
         )
-    chunks = [
-        _directions(_normalise(images[start : start + _CHUNK]))
-        for start in range(0, len(images), _CHUNK)
-    ]
-    return np.concatenate(chunks) if chunks else _directions(images)
+    each = [_directions(_normalise(_grey(images[at : at + 1]))) for at in range(len(images))]
+    return np.concatenate(each) if each else _directions(_grey(images))
 
 
 def unit(points: FloatArray) -> FloatArray:
@@ -67,6 +68,14 @@ def feature_map(name: str) -> FeatureMap:
     except KeyError:
         known = ", ".join(FEATURE_MAPS)
         raise ValueError(f"feature map {name!r} is unknown; choose one of: {known}") from None
+
+
+def _grey(images: FloatArray) -> FloatArray:
+    """Images without channels, contiguous and of a size that has room for what is done to them."""
+    images = np.ascontiguousarray(images, dtype=np.float32)
+    if images.size and np.abs(images).max() > _LARGE:
+        images = images * _SHRINK
+    return images if images.ndim == 3 else images.mean(axis=1, dtype=np.float32)
 
 
 def _normalise(images: FloatArray) -> FloatArray:
@@ -108,7 +117,7 @@ def _sample(
     row, column = np.clip(row, -1, images.shape[1]), np.clip(column, -1, images.shape[2])
     top, left = np.floor(row).astype(np.int64), np.floor(column).astype(np.int64)
     down, right = row - top, column - left
-    padded = np.pad(images, ((0, 0), (1, 2), (1, 2)))
+    padded = _framed(images, 2)
     image = np.arange(len(images))[:, None, None]
     upper = (
         padded[image, top + 1, left + 1] * (1 - right) + padded[image, top + 1, left + 2] * right
@@ -121,7 +130,7 @@ def _sample(
 
 def _directions(images: FloatArray) -> FloatArray:
     """Gradient strength by direction and cell; the root evens out strong and weak strokes."""
-    padded = np.pad(images, ((0, 0), (1, 1), (1, 1)))
+    padded = _framed(images, 1)
     across = padded[:, 1:-1, 2:] - padded[:, 1:-1, :-2]
     down = padded[:, 2:, 1:-1] - padded[:, :-2, 1:-1]
     strength = np.hypot(across, down)
@@ -136,7 +145,19 @@ def _directions(images: FloatArray) -> FloatArray:
     return np.ascontiguousarray(cells / norm, dtype=np.float32)
 
 
+def _framed(images: npt.NDArray[Any], after: int) -> npt.NDArray[Any]:
+    """Images with one empty pixel before, and so many after, in both directions."""
+    count, height, width = images.shape
+    framed = np.zeros((count, height + 1 + after, width + 1 + after), images.dtype)
+    framed[:, 1 : height + 1, 1 : width + 1] = images
+    return framed
+
+
+@cache
 def _cells(size: int) -> FloatArray:
     """Triangular weights of pixels in overlapping cells."""
     centres = np.arange(_CELL / 2, size, _CELL)[:, None]
-    return np.maximum(0, 1 - np.abs(np.arange(size) + 0.5 - centres) / _CELL).astype(np.float32)
+    weights = np.maximum(0, 1 - np.abs(np.arange(size) + 0.5 - centres) / _CELL)
+    weights = weights.astype(np.float32)
+    weights.flags.writeable = False
+    return weights

@@ -4,6 +4,9 @@ The privacy of a count ballot rests on one fact: adding, removing or replacing o
 changes at most one neighbour of a query. That holds only if a point's distance does not depend on
 the other points and ties are broken in one fixed order. Hence no BLAS, whose rounding depends on a
 point's place in its block, and always faiss's heap, which orders by distance and then by index.
+
+A squared distance that is too large for a float32 is no distance: such a point is not a neighbour,
+which the point and the query alone decide, and where all are too far nobody votes.
 """
 
 from __future__ import annotations
@@ -69,9 +72,9 @@ class KnnVoter:
             return np.zeros((0, self.classes), dtype=np.int64)
         vectors = self._features(queries)
         distances, nearest = _nearest(self._index, vectors, self.k)
-        counted = np.ones(distances.shape, dtype=np.bool_)
+        counted = np.isfinite(distances)
         if self._reach is not None:
-            counted = distances <= _radius(vectors, self._reach)[:, None]
+            counted &= distances <= _radius(vectors, self._reach)[:, None]
         rows = np.nonzero(counted)[0]
         cells = rows * self.classes + self._labels[nearest[counted]]
         votes = np.bincount(cells, minlength=len(queries) * self.classes)
@@ -79,7 +82,11 @@ class KnnVoter:
 
 
 class AttributeVoter:
-    """Multi-label neighbours: an attribute's score is its share among the nearest points."""
+    """Multi-label neighbours: an attribute's score is its share among the nearest points.
+
+    One point may move scores by a lot where there are few: what bounds a multi-label ballot is the
+    cap on the attributes that it says yes to, whatever the scores are.
+    """
 
     def __init__(
         self, x: FloatArray, y: LabelArray, attributes: int, k: int, *, features: str = "raw"
@@ -95,17 +102,22 @@ class AttributeVoter:
         self._index = _index(self._features(x))
 
     def scores(self, queries: FloatArray) -> npt.NDArray[np.float64]:
-        """Scores from 0 to 1, (rows, attributes)."""
+        """Scores from 0 to 1, (rows, attributes); all 0 for a query that is far from everything."""
         check_points(queries)
         if queries.shape[1:] != self._shape:
             raise ValueError(f"a query has shape {queries.shape[1:]}, the points {self._shape}")
-        _, nearest = _nearest(self._index, self._features(queries), self.k)
-        shares: npt.NDArray[np.float64] = self._attributes[nearest].mean(axis=1)
+        distances, nearest = _nearest(self._index, self._features(queries), self.k)
+        found = np.isfinite(distances)
+        held = (self._attributes[nearest] * found[:, :, None]).sum(axis=1)
+        shares: npt.NDArray[np.float64] = held / np.maximum(found.sum(axis=1), 1)[:, None]
         return shares
 
 
 def _radius(queries: FloatArray, reach: float) -> FloatArray:
-    """Squared distance within which the nearest `reach` of the other queries lie, at least one."""
+    """Squared distance within which the nearest `reach` of the other queries lie, at least one.
+
+    Infinite where too few of them have a distance at all.
+    """
     if len(queries) < 2:
         return np.full(len(queries), np.inf, dtype=np.float32)
     rank = max(1, int(reach * (len(queries) - 1)))
@@ -123,9 +135,12 @@ def _index(points: FloatArray) -> faiss.IndexFlatL2:
 def _nearest(
     index: faiss.IndexFlatL2, queries: FloatArray, k: int
 ) -> tuple[FloatArray, npt.NDArray[np.int64]]:
-    """Squared distances and places of the k nearest points, or of all, nearest first."""
+    """Squared distances and places of the k nearest points, or of all, nearest first.
+
+    Where faiss finds fewer, as distances overflow, the rest are infinitely far, at no place of use.
+    """
     faiss.omp_set_num_threads(1)
     faiss.cvar.distance_compute_blas_threshold = _NEVER
     faiss.cvar.distance_compute_min_k_reservoir = _NEVER
     distances, nearest = index.search(queries, min(k, index.ntotal))
-    return distances, nearest
+    return np.where(nearest < 0, np.float32(np.inf), distances), nearest

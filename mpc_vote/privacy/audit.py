@@ -4,8 +4,16 @@ Two worlds that the claim calls neighbours: at agent level one agent votes, or i
 and its noise stays; at instance level one record changes, so that one vote moves. In both, whoever
 colludes adds no noise, and no more agents than the quorum are counted: all that the claim allows.
 Votes are cast many times in each world, where the one ballot decides, and somebody guesses the
-world from the labels. If an event has probability P in one world and Q in the other, then
-(epsilon, delta) privacy means P <= e^epsilon Q + delta, so epsilon >= log((P - delta) / Q).
+world from the labels. An event has probability P in one world and Q in the other. Two tests:
+
+- (epsilon, delta): the claim is the epsilon that is charged, at delta. It means P <= e^epsilon Q +
+  delta, so epsilon >= log((P - delta) / Q), whatever the mechanism is. Rare events tell most.
+- f-DP: the claim is the noise itself, Skellam of the claimed variance on totals of the claimed
+  sensitivity, which is mu-GDP (`mpc_vote.privacy.tradeoff`). It means P <= Phi(Phi^-1(Q) + mu), so
+  mu >= Phi^-1(P) - Phi^-1(Q). Frequent events tell as much as rare ones, so fewer runs refute a
+  claim. The epsilon beside it is what Gaussian noise of that mu loses at delta. It is a lower bound
+  of what is lost only if the true noise is Gaussian-like as well, whatever its variance; that the
+  claim is refuted does not rest on this.
 
 The event is that of a round's labels at least, or less than, so many are the class that the ballot
 is for. With two classes, queries that are alike and independent noise every label is a toss of a
@@ -13,19 +21,22 @@ coin whose bias depends on the world, and a threshold on their number is the lik
 the best there is (Neyman and Pearson). A bound from single queries is about one query only; that of
 a round is about all its queries together.
 
-Half of the runs choose the event, the other half judge it: P is bounded from below and Q from above
-by Clopper and Pearson, "The use of confidence or fiducial limits" (1934), each with half of the
-allowed error. If the claim holds, runs are independent, since noise is, and a false alarm is no
+Half of the runs choose an event for each test, the other half judge it: P is bounded from below and
+Q from above by Clopper and Pearson, "The use of confidence or fiducial limits" (1934), each with
+half of the error that the test is allowed; all tests together are allowed what is asked for (the
+union bound). If the claim holds, runs are independent, since noise is, and a false alarm is no
 likelier than the allowed error. Noise that several queries share may spoil the confidence, but is a
 fault itself. No alarm proves nothing: the bound is that of one attack, and of so many runs.
 
 Jagielski, Ullman and Oprea, "Auditing Differentially Private Machine Learning" (arXiv 2006.07709);
-Nasr, Song, Thakurta, Papernot and Carlini, "Adversary Instantiation" (arXiv 2101.04535).
+Nasr, Song, Thakurta, Papernot and Carlini, "Adversary Instantiation" (arXiv 2101.04535); Nasr et
+al., "Tight Auditing of Differentially Private Machine Learning" (arXiv 2302.07956), Section 4.
 """
 
 from __future__ import annotations
 
 import asyncio
+import enum
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,13 +50,11 @@ from mpc_vote import ballots
 from mpc_vote.ballots import BallotKind, IntArray
 from mpc_vote.config import Method
 from mpc_vote.noise import SkellamSampler
-from mpc_vote.privacy.accountant import epsilon
+from mpc_vote.privacy.accountant import epsilon, gaussian_exact_epsilon
 from mpc_vote.privacy.mechanisms import FloatArray, Level
+from mpc_vote.privacy.tradeoff import mu_of, vote_mu
 from mpc_vote.simulation.vote import count, simulated_spec
-from mpc_vote.spec import (
-    KNN_BALLOTS,
-    Spec,
-)
+from mpc_vote.spec import KNN_BALLOTS, Spec
 
 WITHOUT, WITH = 0, 1
 """The worlds: without the one ballot or record, and with it."""
@@ -168,6 +177,26 @@ class Scene:
         return votes
 
 
+class Statistic(enum.Enum):
+    """What is held against a claim; each has a measure of its own, epsilon or mu."""
+
+    EPSILON = "(epsilon, delta)"
+    TRADE_OFF = "f-DP"
+
+    def measure(self, right: float, wrong: float, delta: float) -> float:
+        """The least that explains an event of such a rate in one world, and in the other.
+
+        Not above zero where nothing needs to be explained.
+        """
+        if self is Statistic.TRADE_OFF:
+            return mu_of(right, wrong)
+        return math.log((right - delta) / wrong) if right > delta else -math.inf
+
+    def epsilon(self, measured: float, delta: float) -> float:
+        """What is lost at delta, by this measure."""
+        return gaussian_exact_epsilon(measured, delta) if self is Statistic.TRADE_OFF else measured
+
+
 @dataclass(frozen=True)
 class Case:
     """What is audited: rounds at `sigma`, against what is claimed for `claimed_sigma`."""
@@ -198,10 +227,12 @@ class Case:
             parties=self.parties,
         )
 
-    def claimed(self, queries: int) -> float:
-        """What the accountant says that a round loses at most."""
-        mechanism = self.spec(queries, self.claimed_sigma).mechanism
-        return epsilon([mechanism], self.scene.level, self.delta)
+    def claimed(self, statistic: Statistic, queries: int) -> float:
+        """What a round loses at most: the epsilon that is charged, or the mu of its noise."""
+        mechanism, level = self.spec(queries, self.claimed_sigma).mechanism, self.scene.level
+        if statistic is Statistic.TRADE_OFF:
+            return vote_mu(mechanism, level)
+        return epsilon([mechanism], level, self.delta)
 
 
 class Source(Protocol):
@@ -274,20 +305,40 @@ class Event:
 
 @dataclass(frozen=True)
 class Finding:
-    """What one attack found."""
+    """What one attack found by one test, in the test's measure: a lower bound and what is claimed.
 
+    `most` is the largest lower bound that so many runs can show.
+    """
+
+    statistic: Statistic
     queries: int
     runs: int
     event: Event
     hits: tuple[int, int]
-    lower: float
+    found: float
     most: float
     claimed: float
+    delta: float
 
     @property
     def violated(self) -> bool:
-        """Whether more was lost than claimed."""
-        return self.lower > self.claimed
+        """Whether the claim is refuted."""
+        return self.found > self.claimed
+
+    @property
+    def lower(self) -> float:
+        """The lower bound as an epsilon at delta."""
+        return self.statistic.epsilon(self.found, self.delta)
+
+    @property
+    def upper(self) -> float:
+        """The claim as an epsilon at delta."""
+        return self.statistic.epsilon(self.claimed, self.delta)
+
+    @property
+    def ceiling(self) -> float:
+        """The largest lower bound of so many runs, as an epsilon at delta."""
+        return self.statistic.epsilon(self.most, self.delta)
 
 
 async def audit(
@@ -303,8 +354,12 @@ async def audit(
     """
     check(case, votes)
     sizes = sorted({1, case.queries})
-    allowed = (1 - confidence) / len(sizes)
-    return [await _attack(case, source, size, votes // size, allowed, tell) for size in sizes]
+    allowed = (1 - confidence) / (len(sizes) * len(Statistic))
+    return [
+        finding
+        for size in sizes
+        for finding in await _attack(case, source, size, votes // size, allowed, tell)
+    ]
 
 
 def check(case: Case, votes: int) -> None:
@@ -318,13 +373,15 @@ def check(case: Case, votes: int) -> None:
         )
 
 
-def least_epsilon(likelier: int, other: int, runs: int, delta: float, allowed: float) -> float:
-    """The least epsilon that explains how often an event came in the worlds, of so many runs each.
+def least(
+    statistic: Statistic, likelier: int, other: int, runs: int, delta: float, allowed: float
+) -> float:
+    """The least loss that explains how often an event came in the worlds, of so many runs each.
 
-    Wrong with probability `allowed` at most.
+    Too high with probability `allowed` at most.
     """
-    least, most = least_rate(likelier, runs, allowed / 2), most_rate(other, runs, allowed / 2)
-    return max(0.0, math.log((least - delta) / most)) if least > delta else 0.0
+    right, wrong = least_rate(likelier, runs, allowed / 2), most_rate(other, runs, allowed / 2)
+    return max(0.0, statistic.measure(right, wrong, delta))
 
 
 def least_rate(hits: int, runs: int, allowed: float) -> float:
@@ -345,34 +402,62 @@ def most_rate(hits: int, runs: int, allowed: float) -> float:
 
 async def _attack(
     case: Case, source: Source, queries: int, runs: int, allowed: float, tell: Tell
-) -> Finding:
-    """Chooses an event by half of the runs, judges it by the other half."""
+) -> list[Finding]:
+    """Chooses an event for each test by half of the runs, judges it by the other half."""
     scene = case.scene
     # One query may tell most where an outcome is rare, many where two classes tie.
     at_tie = queries > 1 and scene.classes == 2
     placements = [scene.tie] if at_tie else scene.placements(case.claimed_sigma)
     each = max(1, runs // 2 // len(placements))
     judging = runs - each * len(placements)
-    found = []
+    options: dict[Statistic, list[tuple[float, Event]]] = {statistic: [] for statistic in Statistic}
     for placement in placements:
         counts = [
             await _counts(case, source, world, placement, each, queries, tell) for world in WORLDS
         ]
-        found.append(_choose(counts, placement, queries, judging, case.delta, allowed))
-    event = max(found, key=lambda option: option[0])[1]
-    hits = [
-        event.hits(await _counts(case, source, world, event.placement, judging, queries, tell))
-        for world in WORLDS
+        for statistic, found in options.items():
+            found.append(
+                _choose(statistic, counts, placement, queries, judging, case.delta, allowed)
+            )
+    events = {
+        statistic: max(found, key=lambda one: one[0])[1] for statistic, found in options.items()
+    }
+    # Tests that chose the same placement share its runs; otherwise each has half of them.
+    chosen = sorted({event.placement for event in events.values()})
+    judged = {
+        placement: [
+            await _counts(case, source, world, placement, judging // len(chosen), queries, tell)
+            for world in WORLDS
+        ]
+        for placement in chosen
+    }
+    return [
+        _judge(case, by, event, judged[event.placement], queries, allowed)
+        for by, event in events.items()
     ]
+
+
+def _judge(
+    case: Case,
+    statistic: Statistic,
+    event: Event,
+    counts: Sequence[IntArray],
+    queries: int,
+    allowed: float,
+) -> Finding:
+    """What an event that was chosen before proves."""
+    hits, runs = [event.hits(of) for of in counts], len(counts[WITHOUT])
     likelier, other = hits[event.likelier], hits[1 - event.likelier]
     return Finding(
+        statistic=statistic,
         queries=queries,
-        runs=judging,
+        runs=runs,
         event=event,
         hits=(hits[WITHOUT], hits[WITH]),
-        lower=least_epsilon(likelier, other, judging, case.delta, allowed),
-        most=least_epsilon(judging, 0, judging, case.delta, allowed),
-        claimed=case.claimed(queries),
+        found=least(statistic, likelier, other, runs, case.delta, allowed),
+        most=least(statistic, runs, 0, runs, case.delta, allowed),
+        claimed=case.claimed(statistic, queries),
+        delta=case.delta,
     )
 
 
@@ -395,6 +480,7 @@ async def _counts(
 
 
 def _choose(
+    statistic: Statistic,
     counts: Sequence[IntArray],
     placement: int,
     queries: int,
@@ -411,12 +497,15 @@ def _choose(
         for likelier in WORLDS:
             # Doubted first for what few runs make it look, then limited as it will be judged.
             doubted, _ = _about(rates[likelier], runs, _DOUBT)
-            least, _ = _about(doubted, judging, allowed / 2)
+            least, _ = _about(np.maximum(doubted, 0), judging, allowed / 2)
             _, doubted = _about(rates[1 - likelier], runs, _DOUBT)
-            _, most = _about(doubted, judging, allowed / 2)
-            promised = np.log(np.maximum(least - delta, 1e-300) / most)
-            best = int(promised.argmax())
-            options.append((float(promised[best]), Event(placement, best, above, likelier)))
+            _, most = _about(np.minimum(doubted, 1), judging, allowed / 2)
+            promised = [
+                statistic.measure(float(right), float(wrong), delta)
+                for right, wrong in zip(least, most, strict=True)
+            ]
+            best = int(np.argmax(promised))
+            options.append((promised[best], Event(placement, best, above, likelier)))
     return max(options, key=lambda option: option[0])
 
 

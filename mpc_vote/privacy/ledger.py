@@ -6,7 +6,8 @@ threads nor processes that share the file can overspend together. The record is 
 trustworthy as the file: whoever can rewrite it, or restore an old copy, can spend again.
 
 The limits that a role was started with are noted beside the spends, so that `LedgerView` can tell
-what is left without asking the role.
+what is left without asking the role. A ledger also has a random id, which is public, and an owner,
+the first who opened it in a name: nobody else's spends get into it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from __future__ import annotations
 import abc
 import math
 import os
+import re
+import secrets
 import sqlite3
 import threading
 import time
@@ -40,11 +43,16 @@ from mpc_vote.privacy.shown import shown
 BUSY_SECONDS = 30.0
 """How long to wait for another process to finish its charge."""
 
+LEDGER_ID = re.compile(r"[0-9a-f]{32}")
+"""What a ledger's id looks like."""
+
 MOST_QUERIES = 1 << 53
 """No answer of `affordable` is larger: this many single queries are as good as no limit."""
 
 _APPLICATION_ID = 0x6D70764C
 _BUDGETS_SINCE = 2
+_ORIGIN_SINCE = 3
+_ID_BYTES = 16
 # What a file that is no ledger, or not whole, may hold in the place of text and numbers.
 _DAMAGED = (sqlite3.DatabaseError, TypeError, ValueError)
 
@@ -71,6 +79,18 @@ _MIGRATIONS: tuple[tuple[str, ...], ...] = (
             delta REAL NOT NULL,
             set_at TEXT NOT NULL
         ) STRICT""",
+    ),
+    (
+        """CREATE TABLE origin (
+            only INTEGER PRIMARY KEY CHECK (only = 1),
+            ledger_id TEXT NOT NULL,
+            owner TEXT
+        ) STRICT""",
+        """CREATE TRIGGER origin_never_changes BEFORE UPDATE ON origin
+            WHEN old.owner IS NOT NULL OR new.ledger_id <> old.ledger_id
+            BEGIN SELECT RAISE(ABORT, 'a ledger keeps its id and its owner'); END""",
+        """CREATE TRIGGER origin_never_vanishes BEFORE DELETE ON origin
+            BEGIN SELECT RAISE(ABORT, 'a ledger keeps its id and its owner'); END""",
     ),
 )
 
@@ -201,6 +221,9 @@ class _Records(abc.ABC):
     def __init__(self, path: Path, database: str, budget: Budget | None) -> None:
         self.path = path
         self.budget = budget
+        # Of schemas before there were any, a reader finds none.
+        self.ledger_id = ""
+        self.owner: str | None = None
         self._lock = threading.RLock()
         self._totals: Counter[Mechanism] = Counter()
         self._read_up_to = 0
@@ -301,6 +324,12 @@ class _Records(abc.ABC):
         ).fetchone()
         return None if row is None else Budget(*row)
 
+    def _read_origin(self) -> None:
+        row = self._db.execute("SELECT ledger_id, owner FROM origin").fetchone()
+        if row is None:
+            raise LedgerError(f"{self.path} has lost its id: put a whole copy back")
+        self.ledger_id, self.owner = row
+
     def _read_new(self) -> None:
         """Adds the spends recorded since the last look, by whichever process, to the totals."""
         with self._reading():
@@ -333,6 +362,8 @@ class LedgerView(_Records):
                 raise LedgerError(f"{self.path} holds no ledger yet: start its role first")
             if version >= _BUDGETS_SINCE:
                 self.budget = self._noted_budget()
+            if version >= _ORIGIN_SINCE:
+                self._read_origin()
         except sqlite3.OperationalError as error:
             raise LedgerError(
                 f"{self.path} can't be read: {error}; read it as the user that its role runs as"
@@ -342,9 +373,13 @@ class LedgerView(_Records):
 
 
 class Ledger(_Records):
-    """Spends on one SQLite file, under a budget or, with None, only recorded."""
+    """Spends on one SQLite file, under a budget or, with None, only recorded.
 
-    def __init__(self, path: Path, budget: Budget | None) -> None:
+    An `owner` takes a ledger that is new, or older than owners are, for its own for ever.
+    """
+
+    def __init__(self, path: Path, budget: Budget | None, owner: str | None = None) -> None:
+        self._claimant = owner
         super().__init__(path, str(path), budget)
 
     def check(
@@ -407,6 +442,7 @@ class Ledger(_Records):
                         f"without {self.path.name}-wal, which belongs to it; put both back"
                     )
                 self._migrate()
+                self._claim()
                 if self.budget is not None:
                     self._note(self.budget)
             # Not before: a file in this mode may be empty while all that was written lies beside.
@@ -443,7 +479,23 @@ class Ledger(_Records):
         for number, statements in enumerate(_MIGRATIONS[version:], start=version + 1):
             for statement in statements:
                 self._db.execute(statement)
+            if number == _ORIGIN_SINCE:
+                fresh = secrets.token_hex(_ID_BYTES)
+                self._db.execute("INSERT INTO origin (only, ledger_id) VALUES (1, ?)", (fresh,))
             self._db.execute(f"PRAGMA user_version = {number}")
+
+    def _claim(self) -> None:
+        """Makes sure of the owner before anything is written in its name."""
+        self._read_origin()
+        if self._claimant is None or self._claimant == self.owner:
+            return
+        if self.owner is not None:
+            raise LedgerError(
+                f"{self.path} is the ledger of {self.owner}, not of {self._claimant}: give each "
+                "its own data folder, and put back the one that belongs here"
+            )
+        self._db.execute("UPDATE origin SET owner = ?", (self._claimant,))
+        self.owner = self._claimant
 
     def _note(self, budget: Budget) -> None:
         """Writes the limits down for readers, where they are not those noted last."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from mpc_vote import ring
 from mpc_vote.argmax.channel import Channel
 from mpc_vote.argmax.engine import label_bits
 from mpc_vote.argmax.engines import EngineName, ring_bits
@@ -117,6 +118,23 @@ def count(spec: Spec, noisy: Iterable[tuple[str, IntArray]]) -> npt.NDArray[np.i
         cells = ballot.size
         shares[agent] = split(ballot, parties, spec.explicit_rank(agent), spec.message.ring_bits)
     return _label(spec, shares, cells if spec.multi_label else cells // spec.row_classes)
+
+
+def totals(spec: Spec, ballots: Mapping[str, IntArray]) -> IntArray:
+    """What the parties' shares of ballots without noise add up to, (queries, classes) in units."""
+    shares = {
+        agent: share_ballot(spec, agent, ballot, np.zeros_like(ballot))
+        for agent, ballot in ballots.items()
+    }
+
+    def party(channel: Channel, material: Material) -> Words:
+        held = {agent: each[channel.rank] for agent, each in shares.items()}
+        return Totals(spec, held).take(spec.rows, channel, material)
+
+    added = np.sum(run_committee(len(spec.parties), party), axis=0, dtype=np.uint64)
+    # A row for an attribute begins with half of the agents, for comparison.
+    cells = added.reshape(spec.rows, -1)[:, 1:] if spec.multi_label else added
+    return ring.signed(cells.reshape(-1), spec.message.ring_bits).reshape(-1, spec.message.classes)
 
 
 def _label(spec: Spec, shares: Mapping[str, Sequence[Share]], rows: int) -> npt.NDArray[np.int64]:

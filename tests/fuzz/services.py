@@ -540,7 +540,7 @@ async def _coordinate(script: Script, archive: Archive, ledger: Ledger) -> str:
         }
     )
     parties = dict.fromkeys(PARTIES, channel)
-    attendance = _Attendance(["eve"])
+    attendance = _Attendance(archive, ["eve"])
     runner = RoundRunner(archive, ledger, attendance, parties, _SCRIPT_SECONDS)
     defaults = Defaults(PARTIES, "dealer", EngineName.TABLE, 1.0, 0.0, 1e-3, 0.6, 0, 1)
     labels = LabelServicer(archive, ledger, attendance, runner, parties, defaults, 4)
@@ -582,6 +582,8 @@ def capabilities(**changes: Any) -> agent_pb2.Capabilities:
         "k": 5,
         "min_sigma": 0.5,
         "min_quorum": 1,
+        "ledger_id": "0123456789abcdef" * 2,
+        "process_id": "fedcba9876543210" * 2,
     }
     return agent_pb2.Capabilities(**{**given, **changes})
 
@@ -735,7 +737,7 @@ def _agent(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
     async def start(script: Script) -> str:
         ledger = Ledger(folder / f"ledger-{next(ledgers)}.db", Budget(None, 1e6, 1e-3))
         try:
-            return await _attend(script, Policy("ann", settings, ledger), voter)
+            return await _attend(script, Policy("ann", settings, ledger), voter, folder)
         finally:
             ledger.close()
             ledger.path.unlink()
@@ -743,7 +745,7 @@ def _agent(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
     yield start
 
 
-async def _attend(script: Script, policy: Policy, voter: Neighbours) -> str:
+async def _attend(script: Script, policy: Policy, voter: Neighbours, folder: Path) -> str:
     """Plays the coordinator's side; an announcement may be given the digest of its queries."""
     fetched = said(script, _AGENT_NAMES, "FetchQueries", agent_pb2.FetchQueriesResponse)
     announced = said(script, _AGENT_NAMES, "Attend", agent_pb2.AttendResponse)
@@ -783,7 +785,8 @@ async def _attend(script: Script, policy: Policy, voter: Neighbours) -> str:
     coordinator.renewed = never
     reached: Any = Channel({"SubmitShares": submit, "Check": check})
     offer = capabilities()
-    agent = Agent("ann", policy, voter, offer, coordinator, dict.fromkeys(PARTIES, reached))
+    parties = dict.fromkeys(PARTIES, reached)
+    agent = Agent("ann", policy, voter, offer, coordinator, parties, folder)
     await agent._session()
     while not replies.empty():
         outcomes.append(replies.get_nowait())

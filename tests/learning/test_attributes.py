@@ -20,6 +20,19 @@ def test_fewer_points_than_k_all_count() -> None:
     assert scores.tolist() == [[0.5, 0.5, 0.5]]
 
 
+@pytest.mark.parametrize("size", [1e20, 3.4e38])
+def test_far_from_everything_nobody_has_any_attribute(size: float) -> None:
+    scores = AttributeVoter(X, Y, 3, k=2).scores(np.full((2, 1), size, dtype=np.float32))
+    assert not scores.any()
+
+
+def test_a_point_beyond_all_distances_is_not_among_the_nearest() -> None:
+    points = np.concatenate([X, np.full((1, 1), 3e38, np.float32)])
+    attributes = np.concatenate([Y, np.ones((1, 3), np.int64)])
+    scores = AttributeVoter(points, attributes, 3, k=100).scores(np.zeros((1, 1), np.float32))
+    assert scores.tolist() == [[0.5, 0.5, 0.5]]
+
+
 @pytest.mark.parametrize(
     ("y", "k"), [(Y[:3], 2), (Y, 0), (Y * 2, 2), (Y.astype(np.int32), 2), (Y[:, :2], 2)]
 )

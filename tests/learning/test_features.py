@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mpc_vote.learning.features import feature_map, raw, strokes, unit
+from mpc_vote.learning.features import FEATURE_MAPS, feature_map, raw, strokes, unit
 
 
 def _images(count: int, seed: int = 0) -> np.ndarray:
@@ -24,12 +24,36 @@ def test_strokes_are_unit_vectors_for_any_batch() -> None:
         assert np.allclose(np.linalg.norm(features, axis=1), 1, atol=1e-4)
 
 
-def test_an_image_has_the_same_strokes_in_any_batch() -> None:
-    images = _images(70)
-    together = strokes(images)
+@pytest.mark.parametrize("shape", [(28, 28), (4, 9), (40, 40), (3, 32, 32)])
+@pytest.mark.parametrize("name", sorted(FEATURE_MAPS))
+def test_a_point_has_the_same_features_in_any_batch(name: str, shape: tuple[int, ...]) -> None:
+    """Bit for bit, and however the batch lies in memory."""
+    images = np.random.default_rng(1).random((70, *shape), dtype=np.float32)
+    images[3] *= np.float32(1e38)
+    features = feature_map(name)
+    together = features(images)
+    assert np.array_equal(features(np.asfortranarray(images)), together)
     for row in range(0, 70, 7):
-        assert np.array_equal(strokes(images[row:])[0], together[row])
-        assert np.array_equal(strokes(images[row : row + 1])[0], together[row])
+        others = np.random.default_rng(row).permutation(70)
+        place = int(np.flatnonzero(others == row)[0])
+        assert np.array_equal(features(images[others])[place], together[row])
+        assert np.array_equal(features(images[row:])[0], together[row])
+        assert np.array_equal(features(images[row : row + 1])[0], together[row])
+
+
+@pytest.mark.parametrize("shape", [(28, 28), (3, 8, 8)])
+@pytest.mark.parametrize("name", ["strokes", "unit"])
+def test_the_size_of_a_point_neither_overflows_nor_matters(
+    name: str, shape: tuple[int, ...]
+) -> None:
+    points = np.random.default_rng(2).random((6, *shape), dtype=np.float32)
+    features = feature_map(name)
+    usual = features(points)
+    for size in (1e9, 1e12, 1e19, 1e25, 3.4e38):
+        assert np.allclose(features(points * np.float32(size)), usual, atol=1e-3)
+    for size in (1e-45, 1e-38):
+        assert np.isfinite(features(points * np.float32(size))).all()
+    assert np.isfinite(features((points - 1) * np.float32(3.4e38))).all()
 
 
 def test_channels_are_averaged() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpc_vote.learning.knn import KnnVoter
+from mpc_vote.learning.knn import KnnVoter, _index, _nearest
 
 
 def _line(*places: float) -> np.ndarray:
@@ -96,6 +96,52 @@ def test_points_at_like_distances_do_not_trade_places() -> None:
         rest = np.delete(np.arange(150), rng.integers(150))
         without = KnnVoter(sphere[rest], labels[rest], 4, k=60).counts(queries)
         assert (np.abs(whole - without).sum(axis=1) <= 2).all()
+
+
+HUGE = [1e19, 3e20, 1e30, 3.4028235e38]
+
+
+@pytest.mark.parametrize("size", HUGE)
+@pytest.mark.parametrize("reach", [None, 0.3])
+def test_a_query_beyond_all_distances_gets_no_vote(size: float, reach: float | None) -> None:
+    """Its distances overflow, and faiss finds nothing: that must not be the last record's vote."""
+    rng = np.random.default_rng(4)
+    points, labels = rng.normal(size=(60, 5)).astype(np.float32), rng.integers(0, 3, 60)
+    queries = np.concatenate([np.full((20, 5), size), np.full((20, 5), -size)]).astype(np.float32)
+    for last in range(3):
+        labels[-1] = last
+        counts = KnnVoter(points, labels, 3, k=50, reach=reach).counts(queries)
+        assert not counts.any()
+
+
+def test_a_record_beyond_all_distances_never_votes_and_takes_no_place() -> None:
+    points, labels = _line(0, 1, 2, 3e38, -1e25), np.array([0, 0, 1, 2, 2])
+    voter = KnnVoter(points, labels, 3, k=4)
+    assert voter.counts(_line(0.4, 3e38)).tolist() == [[2, 1, 0], [0, 0, 1]]
+
+
+def test_distances_that_vanish_are_ties_by_place() -> None:
+    """Squares of denormals are zero: the first k records are the nearest, whatever the others."""
+    points = _line(*(1e-40 * place for place in range(9)))
+    voter = KnnVoter(points, np.array([0, 1] + [2] * 7), 3, k=2)
+    assert voter.counts(_line(5e-40, -1e-45)).tolist() == [[1, 1, 0]] * 2
+
+
+@pytest.mark.parametrize("width", [1, 3, 7, 8, 16, 37, 64, 784])
+def test_a_distance_depends_on_its_two_points_alone(width: int) -> None:
+    """Bit for bit: at any place, among any others, for any k."""
+    rng = np.random.default_rng(width)
+    points = rng.normal(size=(33, width)).astype(np.float32)
+    queries = rng.normal(size=(17, width)).astype(np.float32)
+    alone = np.stack([_nearest(_index(points[[at]]), queries, 1)[0][:, 0] for at in range(33)])
+    order = rng.permutation(33)
+    for k in (1, 2, 20, 33):
+        distances, places = _nearest(_index(points[order]), queries, k)
+        for row in range(17):
+            assert np.array_equal(distances[row], alone[order[places[row]], row])
+            assert np.array_equal(
+                _nearest(_index(points[order]), queries[[row]], k)[0][0], distances[row]
+            )
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ from mpc_vote.privacy import (
     SkellamVote,
     epsilon,
 )
-from mpc_vote.privacy.ledger import MOST_QUERIES, LedgerView, Standing
+from mpc_vote.privacy.ledger import LEDGER_ID, MOST_QUERIES, LedgerView, Standing
 from mpc_vote.privacy.shown import shown
 from mpc_vote.proto.mpcvote.v1 import common_pb2
 from mpc_vote.spec import BALLOT_CODES, KNN_BALLOTS, Spec, default_fraction_bits
@@ -560,14 +560,48 @@ def test_a_ledger_of_the_first_schema_is_read_and_taken_along(path: Path) -> Non
     with Ledger(path, None) as ledger:
         ledger.charge("old", VOTE)
         ledger._db.execute("DROP TABLE budgets")
+        ledger._db.execute("DROP TABLE origin")
         ledger._db.execute("PRAGMA user_version = 1")
     with LedgerView(path) as view:
         assert (len(view.spends()), view.budget) == (1, None)
-    with Ledger(path, Budget(9.0, None, DELTA)) as ledger:
+        assert (view.ledger_id, view.owner) == ("", None)
+    with Ledger(path, Budget(9.0, None, DELTA), "agent/ann") as ledger:
+        assert ledger.owner == "agent/ann" and LEDGER_ID.fullmatch(ledger.ledger_id)
         assert [s.round_id for s in ledger.spends()] == ["old"]
         assert ledger.spent(Level.AGENT, DELTA) == epsilon([VOTE], Level.AGENT, DELTA)
     with LedgerView(path) as view:
         assert view.budget == Budget(9.0, None, DELTA)
+
+
+# Whose it is
+
+
+def test_a_ledger_belongs_to_the_first_who_opens_it_in_a_name(path: Path) -> None:
+    with Ledger(path, None) as ledger:
+        assert ledger.owner is None
+        known = ledger.ledger_id
+    for _ in range(2):
+        with Ledger(path, None, "agent/ann") as ledger:
+            assert (ledger.owner, ledger.ledger_id) == ("agent/ann", known)
+    before = path.read_bytes()
+    with pytest.raises(LedgerError, match="the ledger of agent/ann, not of agent/ben"):
+        Ledger(path, Budget(1.0, None, DELTA), "agent/ben")
+    assert path.read_bytes() == before, "nothing is written in another's name"
+    with LedgerView(path) as view:
+        assert (view.owner, view.ledger_id) == ("agent/ann", known)
+
+
+def test_every_ledger_has_an_id_of_its_own_that_stays(path: Path, tmp_path: Path) -> None:
+    with Ledger(path, None, "agent/ann") as ledger, Ledger(tmp_path / "b.db", None) as other:
+        assert LEDGER_ID.fullmatch(ledger.ledger_id)
+        assert ledger.ledger_id != other.ledger_id
+        for change in (
+            "UPDATE origin SET owner = 'agent/ben'",
+            f"UPDATE origin SET ledger_id = '{other.ledger_id}'",
+            "DELETE FROM origin",
+        ):
+            with pytest.raises(sqlite3.IntegrityError, match="keeps its id and its owner"):
+                ledger._db.execute(change)
 
 
 # The contract, as both roles use it
@@ -579,7 +613,7 @@ Charge = Callable[[Spec], None]
 def as_coordinator(path: Path, budget: Budget) -> Iterator[Charge]:
     archive = Archive(path.parent)
     with Ledger(path, budget) as ledger:
-        yield RoundRunner(archive, ledger, Attendance(), {}, 1.0)._charge
+        yield RoundRunner(archive, ledger, Attendance(archive), {}, 1.0)._charge
     archive.close()
 
 

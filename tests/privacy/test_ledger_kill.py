@@ -36,7 +36,7 @@ from mpc_vote.privacy import (
     SkellamVote,
     epsilon,
 )
-from mpc_vote.privacy.ledger import LedgerView
+from mpc_vote.privacy.ledger import LEDGER_ID, LedgerView
 
 DELTA = 1e-5
 VOTE = SkellamVote(10, 256 * 625.0, Sensitivity(16, 256), Sensitivity(32, 512))
@@ -44,6 +44,7 @@ FIRST = Budget(None, 9.0, DELTA)
 SECOND = Budget(epsilon([VOTE] * 3, Level.AGENT, DELTA), None, DELTA)
 ROUNDS = ("a", "b", "c")
 OPENED = "opened"
+OWNER = "agent/ann"
 
 # How a process opens a ledger, what it charges, and so on.
 LIVES = {
@@ -157,7 +158,7 @@ def live(directory: Path, steps: Steps, scenario: str) -> None:
     watch_statements(steps, checkpoint="checkpoint" in scenario)
     with (directory / SAID).open("a", buffering=1) as said:
         for budget, rounds in LIVES[scenario]:
-            with Ledger(directory / LEDGER, budget) as ledger:
+            with Ledger(directory / LEDGER, budget, OWNER) as ledger:
                 said.write(f"{OPENED}\n")
                 for round_id in rounds:
                     ledger.charge(round_id, VOTE)
@@ -171,6 +172,7 @@ def prepare(directory: Path, scenario: str) -> None:
     if scenario == "an older schema":
         with Ledger(directory / LEDGER, None) as ledger:
             ledger._db.execute("DROP TABLE budgets")
+            ledger._db.execute("DROP TABLE origin")
             ledger._db.execute("PRAGMA user_version = 1")
     if scenario == "after a crash":
         other = directory / "other"
@@ -238,7 +240,7 @@ def survive(directory: Path, where: str) -> None:
     except LedgerError:
         read = None
     assert read is not None or OPENED not in said, where
-    with Ledger(path, SECOND) as ledger:
+    with Ledger(path, SECOND, OWNER) as ledger:
         assert ledger._db.execute("PRAGMA integrity_check").fetchall() == [("ok",)], where
         found = [spend.round_id for spend in ledger.spends()]
         assert read is None or read == found, where
@@ -255,6 +257,7 @@ def survive(directory: Path, where: str) -> None:
         assert ledger.spent(Level.AGENT, DELTA) == epsilon([VOTE] * 3, Level.AGENT, DELTA), where
     with LedgerView(path) as view:
         assert view.budget == SECOND, where
+        assert view.owner == OWNER and LEDGER_ID.fullmatch(view.ledger_id), where
 
 
 if __name__ == "__main__":

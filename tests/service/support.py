@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
+import hashlib
 import os
+import secrets
 import subprocess
 import sys
 import time
@@ -209,6 +211,7 @@ class Service:
             "neighbours": "5",
             "budget_instance": "inf",
             "min_quorum": "1",
+            "min_collusion": "0",
             **flags,
         }
         arguments = [f"--{key.replace('_', '-')}={value}" for key, value in given.items()]
@@ -240,6 +243,8 @@ async def join(
             f"--coordinator={service.cluster.coordinator_address}",
             f"--parties={parties}",
             "--budget-instance=inf",
+            "--min-quorum=1",
+            "--min-collusion=0",
         ],
     )
     voter, capabilities = prepare(settings, name)
@@ -293,6 +298,7 @@ async def ghost(
     shape: tuple[int, ...] = (2,),
     address: str = "",
     min_quorum: int = 1,
+    process_id: str = "",
 ) -> AsyncIterator[Ghost]:
     """An agent that attends, for rounds that stay open until the test ends them."""
     credentials = service.credentials(Role.AGENT, name)
@@ -306,6 +312,8 @@ async def ghost(
             query_shape=shape,
             ballots=[common_pb2.BALLOT_KIND_ONE_HOT],
             min_quorum=min_quorum,
+            ledger_id=hashlib.sha256(name.encode()).hexdigest()[:32],
+            process_id=process_id or secrets.token_hex(16),
         )
         await call.write(agent_pb2.AttendRequest(capabilities=capabilities))
         welcome = await asyncio.wait_for(call.read(), SECONDS)

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from aggregator import admission, attendance
+from mpc_vote import client as client_module
 from mpc_vote import rpc, wire
 from mpc_vote.argmax.engines import EngineName
 from mpc_vote.client import AsyncLabelClient, Plan
@@ -99,6 +100,7 @@ BAD_REQUESTS: dict[str, tuple[list[label_pb2.RequestLabelsRequest], str, str]] =
     "shapes that differ": (request(GOOD, ROW, IMAGE), "QUERIES_SHAPE", "(16, 8)"),
     "not a number": (request(GOOD, with_nan(3)), "QUERIES_NOT_FINITE", "Query 3 holds NaN"),
     "infinite": (request(GOOD, ROW + np.inf), "QUERIES_NOT_FINITE", "Query 0"),
+    "beyond all distances": (request(GOOD, ROW + 1e19), "QUERIES_RANGE", "Query 0"),
     "too few bytes": (batch(data=bytes(23)), "TENSOR_MALFORMED", "needs 24 bytes, got 23"),
     "too many bytes": (batch(data=bytes(25)), "TENSOR_MALFORMED", "needs 24 bytes, got 25"),
     "no shape": (batch(shape=[], data=bytes(4)), "TENSOR_MALFORMED", "shape ()"),
@@ -242,7 +244,12 @@ def test_agents_that_offer_no_known_ballot_are_not_asked() -> None:
 )
 def test_agents_that_count_neighbours_without_a_k_are_refused(ballot: Any) -> None:
     offer = agent_pb2.Capabilities(
-        classes=3, query_dtype=common_pb2.DTYPE_FLOAT32, query_shape=[6], ballots=[ballot]
+        classes=3,
+        query_dtype=common_pb2.DTYPE_FLOAT32,
+        query_shape=[6],
+        ballots=[ballot],
+        ledger_id="0" * 32,
+        process_id="0" * 32,
     )
     with refused(ErrorKind.SPEC_INVALID, "has no k"):
         attendance._check_capabilities(offer)
@@ -265,12 +272,19 @@ def test_agents_that_count_neighbours_without_a_k_are_refused(ballot: Any) -> No
         ([], {}, "QUERIES_EMPTY"),
         (1.0, {}, "QUERIES_SHAPE"),
         ([1.0, 2.0], {}, "QUERIES_SHAPE"),
+        (ROW + np.nan, {}, "QUERIES_NOT_FINITE"),
+        (ROW + 1e19, {}, "QUERIES_RANGE"),
     ],
 )
 async def test_the_client_refuses_what_the_wire_could_not_say(
-    service: Service, queries: Any, plan: dict[str, Any], name: str
+    service: Service,
+    queries: Any,
+    plan: dict[str, Any],
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Zero means the default on the wire, so a zero that is meant must not get there."""
+    monkeypatch.setattr(client_module, "_requests", None)  # nothing is sent
     async with service.client() as client:
         with pytest.raises(VoteError) as caught:
             await client.label(queries, Plan(**{"classes": 3, **plan}))

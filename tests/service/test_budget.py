@@ -37,7 +37,7 @@ from mpc_vote.client import AsyncLabelClient, LabelResult
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import Role
 from mpc_vote.privacy import Budget, Ledger, Level, SkellamVote, epsilon
-from mpc_vote.privacy.ledger import LedgerView, Spend
+from mpc_vote.privacy.ledger import LEDGER_ID, LedgerView, Spend
 from mpc_vote.process import PARENT_VARIABLE
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, label_pb2
 from tests.service.support import (
@@ -208,7 +208,7 @@ def limited(service: Service, limits: Mapping[str, str]) -> Iterator[None]:
         restart(plain)
 
 
-async def test_an_agent_says_one_thing_at_a_time() -> None:
+async def test_an_agent_says_one_thing_at_a_time(tmp_path: Path) -> None:
     """gRPC gives a stream up that two write to at once, without telling its reader."""
 
     class Stream:
@@ -225,7 +225,7 @@ async def test_an_agent_says_one_thing_at_a_time() -> None:
     stream, unused = Stream(), agent_pb2.Capabilities()
     async with grpc.aio.insecure_channel("localhost:1") as channel:
         policy: Any = None
-        agent = Agent("ann", policy, policy, unused, channel, {})
+        agent = Agent("ann", policy, policy, unused, channel, {}, tmp_path)
         await asyncio.gather(*(agent._say(stream, agent_pb2.AttendRequest()) for _ in range(5)))
     assert stream.written == 5
 
@@ -270,6 +270,7 @@ async def test_the_budget_of_a_running_agent_is_a_query(fragile: Service, farms:
     ]
     assert [row["round_id"] for row in figures["spends"]] == [s.round_id for s in spends]
     assert (figures["rounds"], figures["queries"], figures["delta"]) == (3, 3 * ROWS, DELTA)
+    assert figures["owner"] == "agent/turncoat" and LEDGER_ID.fullmatch(figures["ledger_id"])
     answered = [spend.mechanism for spend in spends]
     agent, instance = figures["levels"]["agent"], figures["levels"]["instance"]
     assert agent["spent"] == pytest.approx(epsilon(answered, Level.AGENT, DELTA), rel=1e-12)
@@ -305,6 +306,7 @@ def test_what_is_left_is_told_in_words(tmp_path: Path) -> None:
         )
     assert done.returncode == 0, done.stderr
     for part in (
+        "of nobody yet, ledger ",
         "1 rounds, 40 queries",
         "no limit",
         f"{limit:.6g}",
@@ -353,7 +355,7 @@ def _odd(path: Path) -> None:
         (_empty, "holds no ledger yet"),
         (_text, "is no ledger: file is not a database"),
         (_theirs, "is a database, but no ledger"),
-        (_newer, "has schema 99, this version knows up to 2"),
+        (_newer, "has schema 99, this version knows up to 3"),
         (_odd, "can't be read: unknown mechanism 'future_vote'"),
     ],
 )

@@ -27,7 +27,6 @@ class _Stuffer(Agent):
     every attribute, and the most noise."""
 
     def _share(self, spec: Spec, ballot: Ballot) -> list[Share]:
-        self._policy.charge(spec)
         parties, explicit = len(spec.parties), spec.explicit_rank(self._name)
         if spec.message.verified:
             layout = spec.layout(self._name)

@@ -33,6 +33,10 @@ class Capabilities(_message.Message):
     MIN_SIGMA_FIELD_NUMBER: _builtins.int
     MIN_QUORUM_FIELD_NUMBER: _builtins.int
     MIN_COLLUSION_FIELD_NUMBER: _builtins.int
+    ROUNDS_FIELD_NUMBER: _builtins.int
+    LEDGER_ID_FIELD_NUMBER: _builtins.int
+    PROCESS_ID_FIELD_NUMBER: _builtins.int
+    MAX_HONEST_FIELD_NUMBER: _builtins.int
     classes: _builtins.int
     query_dtype: _common_pb2.DType.ValueType
     k: _builtins.int
@@ -40,6 +44,18 @@ class Capabilities(_message.Message):
     """The agent's policy, so that a round that it would refuse is not opened with it."""
     min_quorum: _builtins.int
     min_collusion: _builtins.int
+    rounds: _common_pb2.Rounds.ValueType
+    """Which rounds the agent answers; unspecified is any."""
+    ledger_id: _builtins.str
+    """Of the agent's privacy ledger, made at random with it. The coordinator knows an agent by its
+    first, and turns another away.
+    """
+    process_id: _builtins.str
+    """Made at random by the process: a stream that takes over its own seat is told from one of
+    another process in the same name.
+    """
+    max_honest: _builtins.int
+    """Most honest agents that the round's noise may count on, this one among them; 0 is any number."""
     @_builtins.property
     def query_shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -55,10 +71,14 @@ class Capabilities(_message.Message):
         min_sigma: _builtins.float = ...,
         min_quorum: _builtins.int = ...,
         min_collusion: _builtins.int = ...,
+        rounds: _common_pb2.Rounds.ValueType = ...,
+        ledger_id: _builtins.str = ...,
+        process_id: _builtins.str = ...,
+        max_honest: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ballots", b"ballots", "classes", b"classes", "k", b"k", "min_collusion", b"min_collusion", "min_quorum", b"min_quorum", "min_sigma", b"min_sigma", "query_dtype", b"query_dtype", "query_shape", b"query_shape"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ballots", b"ballots", "classes", b"classes", "k", b"k", "ledger_id", b"ledger_id", "max_honest", b"max_honest", "min_collusion", b"min_collusion", "min_quorum", b"min_quorum", "min_sigma", b"min_sigma", "process_id", b"process_id", "query_dtype", b"query_dtype", "query_shape", b"query_shape", "rounds", b"rounds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -66,8 +86,8 @@ Global___Capabilities: _TypeAlias = Capabilities  # noqa: Y015
 
 @_typing.final
 class Prepared(_message.Message):
-    """The agent's policy and budget allow the round, its ballots are made, and it reaches every party.
-    Nothing is spent yet.
+    """The agent's policy and budget allow the round, it has the queries, and it reaches every party.
+    Nothing is spent yet, and no private data was looked at.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -244,7 +264,7 @@ Global___RoundAnnouncement: _TypeAlias = RoundAnnouncement  # noqa: Y015
 
 @_typing.final
 class Go(_message.Message):
-    """Enough agents are prepared and the service has charged its ledger: charge yours, and send."""
+    """Enough agents are prepared and the service has charged its ledger: charge yours, vote, and send."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

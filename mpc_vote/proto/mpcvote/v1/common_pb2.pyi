@@ -64,6 +64,24 @@ BALLOT_KIND_KNN_COUNT: BallotKind.ValueType  # 3
 BALLOT_KIND_MULTI_LABEL: BallotKind.ValueType  # 4
 Global___BallotKind: _TypeAlias = BallotKind  # noqa: Y015
 
+class _Rounds:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RoundsEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Rounds.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ROUNDS_UNSPECIFIED: _Rounds.ValueType  # 0
+    ROUNDS_VERIFIED: _Rounds.ValueType  # 1
+    ROUNDS_UNVERIFIED: _Rounds.ValueType  # 2
+
+class Rounds(_Rounds, metaclass=_RoundsEnumTypeWrapper):
+    """Rounds, by whether ballots are verified: an agent may insist on one kind."""
+
+ROUNDS_UNSPECIFIED: Rounds.ValueType  # 0
+ROUNDS_VERIFIED: Rounds.ValueType  # 1
+ROUNDS_UNVERIFIED: Rounds.ValueType  # 2
+Global___Rounds: _TypeAlias = Rounds  # noqa: Y015
+
 class _Engine:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015

@@ -482,6 +482,8 @@ class AgentPresence(_message.Message):
     MIN_SIGMA_FIELD_NUMBER: _builtins.int
     MIN_QUORUM_FIELD_NUMBER: _builtins.int
     MIN_COLLUSION_FIELD_NUMBER: _builtins.int
+    ROUNDS_FIELD_NUMBER: _builtins.int
+    MAX_HONEST_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
     classes: _builtins.int
     query_dtype: _common_pb2.DType.ValueType
@@ -489,6 +491,10 @@ class AgentPresence(_message.Message):
     min_sigma: _builtins.float
     min_quorum: _builtins.int
     min_collusion: _builtins.int
+    rounds: _common_pb2.Rounds.ValueType
+    """Unspecified is any."""
+    max_honest: _builtins.int
+    """0 is any number."""
     @_builtins.property
     def query_shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -505,10 +511,12 @@ class AgentPresence(_message.Message):
         min_sigma: _builtins.float = ...,
         min_quorum: _builtins.int = ...,
         min_collusion: _builtins.int = ...,
+        rounds: _common_pb2.Rounds.ValueType = ...,
+        max_honest: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "ballots", b"ballots", "classes", b"classes", "k", b"k", "min_collusion", b"min_collusion", "min_quorum", b"min_quorum", "min_sigma", b"min_sigma", "query_dtype", b"query_dtype", "query_shape", b"query_shape"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "ballots", b"ballots", "classes", b"classes", "k", b"k", "max_honest", b"max_honest", "min_collusion", b"min_collusion", "min_quorum", b"min_quorum", "min_sigma", b"min_sigma", "query_dtype", b"query_dtype", "query_shape", b"query_shape", "rounds", b"rounds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

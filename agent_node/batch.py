@@ -1,0 +1,59 @@
+"""A round's queries at an agent, from their check to the vote.
+
+They are public, and checked as they come: number, shape, dtype, digest, and that they are finite.
+Till the vote they wait on disk, so that rounds which may never start hold no memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import AsyncIterable, Iterator
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from agent_node.voter import Queries
+from mpc_vote import wire
+from mpc_vote.errors import ErrorKind, VoteError
+from mpc_vote.proto.mpcvote.v1 import agent_pb2
+from mpc_vote.spec import Spec
+
+
+class Batch:
+    """The queries that a spec names, in a file without a name, which ends with the process."""
+
+    def __init__(self, spec: Spec, file: IO[bytes]) -> None:
+        self._file = file
+        self._shape = (spec.message.queries, *spec.query_shape)
+        self._dtype = wire.dtype_of(spec.message.query_dtype)
+        self._want = spec.message.queries_digest
+
+    @classmethod
+    @contextlib.contextmanager
+    def opened(cls, spec: Spec, folder: Path) -> Iterator[Batch]:
+        """An empty batch, on the disk of this folder."""
+        with tempfile.TemporaryFile(dir=folder) as file:
+            yield cls(spec, file)
+
+    async def fill(self, responses: AsyncIterable[agent_pb2.FetchQueriesResponse]) -> None:
+        """Takes the queries in, or refuses them."""
+        rows, digest = 0, wire.QueryDigest(self._dtype, self._shape[1:])
+        async for response in responses:
+            part = wire.from_tensor(response.queries)
+            if part.dtype != self._dtype or part.shape[1:] != self._shape[1:]:
+                raise VoteError(ErrorKind.POLICY_REFUSED, why="its queries have another shape")
+            if rows + len(part) > self._shape[0]:
+                raise VoteError(ErrorKind.POLICY_REFUSED, why="it has more queries than it says")
+            wire.check_finite(part, "queries", rows)
+            rows += len(part)
+            digest.update(part)
+            self._file.write(part.tobytes())
+        if rows != self._shape[0] or digest.digest() != self._want:
+            raise VoteError(ErrorKind.POLICY_REFUSED, why="its queries do not match their digest")
+
+    def read(self) -> Queries:
+        """The whole batch, in memory."""
+        self._file.seek(0)
+        return np.fromfile(self._file, dtype=self._dtype).reshape(self._shape)

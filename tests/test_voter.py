@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from agent_node.agent import Agent
+from agent_node.batch import Batch
 from agent_node.settings import AgentSettings
 from agent_node.voter import prepare
 from mpc_vote import config, wire
@@ -57,7 +58,7 @@ def test_private_points_that_no_distance_has_room_for_are_refused(
     ],
 )
 async def test_a_coordinator_that_lets_huge_queries_pass_is_refused(
-    size: float, kind: ErrorKind, monkeypatch: pytest.MonkeyPatch
+    size: float, kind: ErrorKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queries = np.array([[0.0], [size]], np.float32)
     message = simulated_spec(BallotKind.ONE_HOT, 2, 2, {"ann": 0}, 1.0).message
@@ -69,8 +70,17 @@ async def test_a_coordinator_that_lets_huge_queries_pass_is_refused(
 
     nobody: Any = None
     async with grpc.aio.insecure_channel("localhost:1") as channel:
-        agent = Agent("ann", nobody, nobody, agent_pb2.Capabilities(), channel, {})  # type: ignore[arg-type]
+        agent = Agent(
+            "ann",
+            nobody,
+            nobody,
+            agent_pb2.Capabilities(),
+            channel,  # type: ignore[arg-type]
+            {},
+            tmp_path,
+        )
         monkeypatch.setattr(agent, "_coordinator", SimpleNamespace(FetchQueries=sent))
-        with pytest.raises(VoteError) as caught:
-            await agent._fetch(Spec.seal(message))
+        spec = Spec.seal(message)
+        with Batch.opened(spec, tmp_path) as batch, pytest.raises(VoteError) as caught:
+            await agent._fetch(spec, batch)
     assert caught.value.kind is kind

@@ -819,7 +819,10 @@ LEAKS: dict[str, Callable[[Matrix], bytes]] = {
     "json": lambda rows: json.dumps(rows.tolist(), indent=2).encode(),
     "log line": lambda rows: f"counted {rows[3]}".encode(),
     "log line of a list": lambda rows: f"counted {list(rows[3])}".encode(),
-    "log line of floats": lambda rows: f"counted {rows[3].astype(float)}".encode(),
+    # In fixed notation, which numpy leaves where numbers are far apart.
+    "log line of floats": lambda rows: (
+        f"counted {np.array2string(rows[3].astype(float), suppress_small=True)}".encode()
+    ),
     "csv": lambda rows: "\n".join(",".join(map(str, row)) for row in rows).encode(),
     "hexadecimal": lambda rows: rows.tobytes().hex().upper().encode(),
     "base64": lambda rows: base64.b64encode(b"?" + rows.tobytes()),

@@ -200,7 +200,8 @@ class DealtMaterial:
                 correction = None
                 if self._call is not None:
                     correction = await self._bytes(item.correction_bytes)
-                part = await asyncio.to_thread(self._part, item, index, correction)
+                # The thread has the key from here: `close` may forget it while the part is made.
+                part = await asyncio.to_thread(self._part, item, index, self._key, correction)
                 self._wanted.clear()
                 self._ready.put((item, part))
             self._ready.put(VoteError(ErrorKind.DEAL_INVALID, why="the engine left its plan"))
@@ -211,14 +212,14 @@ class DealtMaterial:
             why = type(error).__name__
             self._ready.put(VoteError(ErrorKind.INTERNAL, who="The dealing", why=why))
 
-    def _part(self, item: Item[P], index: int, correction: bytes | None) -> P:
+    def _part(self, item: Item[P], index: int, key: bytes, correction: bytes | None) -> P:
         """This party's part of an item; a correction is only used if it is the one committed to."""
         digest = self._drawn.digests[index]
-        if correction is not None and commitment(correction, self._key, index) != digest:
+        if correction is not None and commitment(correction, key, index) != digest:
             error = self._drawn.wrong(f"item {index} is not what it committed to")
             self._on_caught(error)
             raise error
-        return item.expand(self._key, index, correction)
+        return item.expand(key, index, correction)
 
     def _release(self, size: int) -> None:
         size = min(size, self._held)

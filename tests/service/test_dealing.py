@@ -14,6 +14,7 @@ import math
 import threading
 import types
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,8 @@ DEALER = Identity(Role.DEALER, "dealer")
 PAIR = ["party-0", "party-1"]
 TRIO = ["party-0", "party-1", "party-2"]
 COPIES = 3
-KEY = bytes(32)
+KEY = b"k" * 32
+"""Not zeros: of those HMAC makes the same as of no key at all."""
 SOON = 0.3
 """A party's patience where the test is about its end."""
 
@@ -1023,6 +1025,35 @@ async def test_a_correction_that_was_not_committed_to_is_not_used(
         await taken(material, SMALL)
         with refused(ErrorKind.DEALER_CAUGHT, "item 1 is not what it committed to"):
             await taken(material, SMALL)
+
+
+async def test_material_that_is_dropped_while_a_part_is_made_blames_nobody(
+    certificates: Certificates,
+) -> None:
+    """A round is abandoned while its part waits for a thread, and one comes free at once."""
+    caught: list[VoteError] = []
+    threads = ThreadPoolExecutor(1)
+    asyncio.get_running_loop().set_default_executor(threads)
+    async with (
+        serving(certificates, FaultyDealer(*GRANT, correction(SMALL.correction_bytes))) as dealer,
+        dealer.channel(PAIR[1]) as channel,
+    ):
+        session = Session("session", tuple(PAIR), SMALL_PLAN, copies=1)
+        drawn = await dealer.drawn(session, 1, channel, SECONDS)
+        busy = threading.Event()
+        threads.submit(busy.wait)
+        pool = MaterialPool(1 << 20)
+        material = DealtMaterial(channel, drawn, SMALL_PLAN, True, pool, SECONDS, caught.append)
+
+        async def waits() -> bool:
+            return threads._work_queue.qsize() == 1
+
+        await until(waits, "the part waits for a thread", step=0.005)
+        material.close()
+        busy.set()
+        # Before the loop comes round to take the work back.
+        threads.shutdown(wait=True)
+    assert caught == []
 
 
 @pytest.mark.parametrize("offset", [0, 8, SMALL.correction_bytes + 1])

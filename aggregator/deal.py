@@ -20,7 +20,14 @@ from typing import Any, TypeVar
 import grpc
 
 from aggregator import plans
-from mpc_vote.argmax.checking import DIGEST_BYTES, Drawn, Grant, Session, commitment
+from mpc_vote.argmax.checking import (
+    DIGEST_BYTES,
+    DealerCaught,
+    Drawn,
+    Grant,
+    Session,
+    commitment,
+)
 from mpc_vote.argmax.material import Item, P, Plan
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.proto.mpcvote.v1 import dealer_pb2, dealer_pb2_grpc
@@ -98,7 +105,7 @@ async def _next(call: Any, timeout: float) -> Any:
     try:
         return await asyncio.wait_for(call.read(), timeout)
     except grpc.RpcError as error:
-        raise VoteError.from_rpc(error, "The dealer") from error
+        raise VoteError.quoted(error, "The dealer") from error
     except TimeoutError as error:
         raise VoteError(ErrorKind.MATERIAL_LATE, seconds=timeout) from error
 
@@ -128,7 +135,7 @@ class DealtMaterial:
         last: bool,
         pool: MaterialPool,
         timeout: float,
-        on_caught: Callable[[VoteError], None] = lambda _: None,
+        on_caught: Callable[[DealerCaught], None] = lambda _: None,
     ) -> None:
         """Starts to fetch the copy that the parties drew; `on_caught` is called in any thread."""
         self._drawn = dataclasses.replace(drawn, key=b"")

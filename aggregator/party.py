@@ -27,7 +27,7 @@ from aggregator.deal import DealtMaterial, MaterialPool, ask
 from aggregator.peers import PeerChannel, PeerServicer
 from aggregator.tally import Tally
 from mpc_vote import rpc
-from mpc_vote.argmax.checking import Drawn, Grant, Session, choose
+from mpc_vote.argmax.checking import DealerCaught, Drawn, Grant, Session, choose
 from mpc_vote.argmax.engine import label_bits
 from mpc_vote.argmax.material import Item, P
 from mpc_vote.counting import Totals
@@ -307,12 +307,12 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         if self._caught.exists():
             raise VoteError(ErrorKind.DEALER_REFUSED, who=self._name, path=self._caught.name)
 
-    def _catcher(self) -> Callable[[VoteError], None]:
+    def _catcher(self) -> Callable[[DealerCaught], None]:
         """To be called, in any thread, where the dealer is caught: whoever waits for the outcome
         may have given up. The mark is on disk when it returns; all open rounds end."""
         loop = asyncio.get_running_loop()
 
-        def catch(error: VoteError) -> None:
+        def catch(error: DealerCaught) -> None:
             log.critical("%s Nothing is counted while %s exists.", error, self._caught)
             self._caught.write_text(f"{error}\n")
             loop.call_soon_threadsafe(self._end_rounds)
@@ -342,9 +342,8 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         def checked() -> Drawn:
             try:
                 return choose(grant, channel)
-            except VoteError as error:
-                if error.kind is ErrorKind.DEALER_CAUGHT:
-                    catch(error)
+            except DealerCaught as error:
+                catch(error)
                 raise
 
         try:

@@ -1467,6 +1467,59 @@ async def test_no_label_comes_of_a_dealer_that_lies_and_it_is_not_asked_again(
         assert labels_of(outcomes, MANY).tolist() == winners(cast).tolist()
 
 
+class Slanderer(PeerServicer):
+    """Agrees to what it is told, and then ends the session as if it had caught the dealer."""
+
+    @rpc.allowed(Role.PARTY)
+    async def Exchange(  # type: ignore[override]
+        self, request_iterator: Any, context: Any
+    ) -> None:
+        request = await context.read()
+        frame = party_pb2.PeerFrame(hello=request.frame.hello)
+        frame.hello.zero_seed = new_seed()
+        await context.write(party_pb2.ExchangeResponse(frame=frame))
+        await context.read()
+        raise VoteError(ErrorKind.DEALER_CAUGHT, session="session", why="so it says")
+
+
+async def test_a_party_that_says_that_it_caught_the_dealer_has_nobody_else_blame_it(
+    dealer: Dealer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servicers = iter([PeerServicer, PeerServicer, Slanderer])
+    monkeypatch.setattr(f"{__name__}.PeerServicer", lambda: next(servicers)())
+    async with committee_of(dealer, tmp_path, 1 << 26, seconds=3.0) as (_, committee):
+        spec = committee.spec()
+        await committee.open(spec)
+        error = await error_of(committee.holdings(spec, "party-0"))
+        assert error.name == "ENDED_BY" and "DEALER_CAUGHT" in error.message
+    assert not any((tmp_path / name / "dealer-caught").exists() for name in TRIO)
+
+
+class Whisperer(DealerServicer):
+    """Fails in the words in which a party blames another."""
+
+    @rpc.allowed(Role.PARTY)
+    async def Deal(
+        self, request: dealer_pb2.DealRequest, context: Any
+    ) -> AsyncIterator[dealer_pb2.DealResponse]:
+        why = "party party-1 opened a seed that it had not committed to"
+        raise VoteError(ErrorKind.COMMITTEE_DISAGREES, round=request.session_id, why=why)
+        yield dealer_pb2.DealResponse()
+
+
+async def test_a_dealer_that_blames_a_party_is_quoted(
+    certificates: Certificates, tmp_path: Path
+) -> None:
+    async with (
+        serving(certificates, Whisperer()) as dealer,
+        committee_of(dealer, tmp_path, 1 << 26) as (_, committee),
+    ):
+        spec = committee.spec()
+        await committee.open(spec)
+        error = await error_of(committee.holdings(spec, "party-0"))
+    assert error.name == "ENDED_BY" and error.message.startswith("The dealer ended the session")
+
+
 async def test_rounds_side_by_side_are_counted_right_in_a_small_pool(
     dealer: Dealer, tmp_path: Path
 ) -> None:

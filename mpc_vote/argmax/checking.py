@@ -148,8 +148,11 @@ class Grant:
 
 
 class DealerCaught(VoteError):
-    """This party has itself seen that the dealer is wrong. An error that came over the wire is never
-    one, whatever it says of itself: else a peer could have an honest dealer blamed."""
+    """This party has itself seen that the dealer is wrong.
+
+    An error that came over the wire is never one, whatever it says of itself: else a peer could
+    have an honest dealer blamed.
+    """
 
     def __init__(self, session_id: str, why: str) -> None:
         super().__init__(ErrorKind.DEALER_CAUGHT, session=session_id, why=why)

@@ -29,12 +29,20 @@ from hypothesis import strategies as st
 from aggregator import plans
 from aggregator.deal import DealtMaterial, MaterialPool, ask
 from aggregator.dealer import DealerServicer
-from aggregator.party import PartyServicer
+from aggregator.party import PartyServicer, _Session
 from aggregator.peers import PeerServicer
 from aggregator.tally import Tally
 from mpc_vote import rpc
 from mpc_vote.argmax.channel import Channel
-from mpc_vote.argmax.checking import DIGEST_BYTES, Drawn, Grant, Session, commitment, stream_key
+from mpc_vote.argmax.checking import (
+    DIGEST_BYTES,
+    DealerCaught,
+    Drawn,
+    Grant,
+    Session,
+    commitment,
+    stream_key,
+)
 from mpc_vote.argmax.engine import Engine, label_bits, session_plan
 from mpc_vote.argmax.engines import EngineName, make_engine
 from mpc_vote.argmax.levels import MAX_BITS, MAX_GROUP, Level
@@ -52,7 +60,7 @@ from mpc_vote.identity import Credentials, Identity, Role
 from mpc_vote.proto.mpcvote.v1 import dealer_pb2, dealer_pb2_grpc, party_pb2, party_pb2_grpc
 from mpc_vote.relay import Relay
 from mpc_vote.spec import MAX_CLASSES, MAX_PARTIES, MAX_QUERIES, Spec
-from tests.service.committee import AGENTS, Committee, holdings_of, labels_of
+from tests.service.committee import AGENTS, ROWS, Committee, holdings_of, labels_of
 from tests.service.support import SECONDS, Group, Labels, error_of, refused, until
 
 DEALER = Identity(Role.DEALER, "dealer")
@@ -1465,6 +1473,47 @@ async def test_no_label_comes_of_a_dealer_that_lies_and_it_is_not_asked_again(
         held = await committee.voted(spec, cast)
         outcomes = await committee.aggregate(spec, [held])
         assert labels_of(outcomes, MANY).tolist() == winners(cast).tolist()
+
+
+async def test_no_label_share_leaves_a_party_that_catches_the_dealer_while_it_counts(
+    dealer: Dealer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is missing any more for the count when the lie in another round is found."""
+    label_shares = _Session.label_shares
+
+    def caught_meanwhile(session: _Session, rows: int) -> Words:
+        shares = label_shares(session, rows)
+        if session.channel.rank == 1:
+            catch(DealerCaught("another", "a lie"))
+        return shares
+
+    monkeypatch.setattr(_Session, "label_shares", caught_meanwhile)
+    async with committee_of(dealer, tmp_path, 1 << 26, seconds=3.0) as (parties, committee):
+        catch = parties.servicers["party-1"]._catcher()
+        spec = committee.spec()
+        held = await committee.voted(spec, votes(ROWS))
+        outcome = (await committee.aggregate(spec, [held]))[1]
+    assert not outcome.released
+    assert outcome.error is not None and outcome.error.name == "DEALER_REFUSED", outcome.error
+
+
+async def test_a_dealer_is_not_asked_again_where_the_mark_can_not_be_written(
+    dealer: Dealer, tmp_path: Path
+) -> None:
+    async with committee_of(dealer, tmp_path, 1 << 26) as (parties, committee):
+        party = parties.servicers["party-1"]
+        party._caught = tmp_path / "missing" / "dealer-caught"
+        before = committee.spec()
+        await committee.open(before)
+        party._catcher()(DealerCaught("another", "a lie"))
+        error = await error_of(committee.open_at("party-1", committee.spec()))
+        assert error.name == "DEALER_REFUSED", error.message
+
+        async def ended() -> bool:
+            return party._rounds[before.round_id].closed == "the dealer was caught"
+
+        await until(ended, "the open round ends")
+        assert not any((await party.health()).values())
 
 
 class Slanderer(PeerServicer):

@@ -103,7 +103,9 @@ async def ask(channel: grpc.aio.Channel, session: Session, rank: int, timeout: f
 async def _next(call: Any, timeout: float) -> Any:
     """The next message of a stream from the dealer, or its end."""
     try:
-        return await asyncio.wait_for(call.read(), timeout)
+        # Not `wait_for`, which may return what was read to somebody who has been cancelled.
+        async with asyncio.timeout(timeout):
+            return await call.read()
     except grpc.RpcError as error:
         raise VoteError.quoted(error, "The dealer") from error
     except TimeoutError as error:

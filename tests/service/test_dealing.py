@@ -27,7 +27,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aggregator import plans
-from aggregator.deal import DealtMaterial, MaterialPool, ask
+from aggregator.deal import DealtMaterial, MaterialPool, _next, ask
 from aggregator.dealer import DealerServicer
 from aggregator.party import PartyServicer, _Session
 from aggregator.peers import PeerServicer
@@ -1033,6 +1033,25 @@ async def test_a_correction_that_was_not_committed_to_is_not_used(
         await taken(material, SMALL)
         with refused(ErrorKind.DEALER_CAUGHT, "item 1 is not what it committed to"):
             await taken(material, SMALL)
+
+
+@pytest.mark.parametrize("steps", range(5))
+async def test_material_that_is_dropped_as_something_arrives_is_dropped(steps: int) -> None:
+    """Else it goes on without its key, blames the dealer, and keeps room that nobody gives back."""
+    arrived: asyncio.Future[dealer_pb2.CollectResponse] = asyncio.Future()
+
+    class Call:
+        async def read(self) -> dealer_pb2.CollectResponse:
+            return await arrived
+
+    reading = asyncio.create_task(_next(Call(), SECONDS))
+    await settled()
+    arrived.set_result(correction(8))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    if reading.cancel():
+        with pytest.raises(asyncio.CancelledError):
+            await reading
 
 
 async def test_material_that_is_dropped_while_a_part_is_made_blames_nobody(

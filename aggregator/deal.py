@@ -20,7 +20,14 @@ from typing import Any, TypeVar
 import grpc
 
 from aggregator import plans
-from mpc_vote.argmax.checking import DIGEST_BYTES, Drawn, Grant, Session, commitment
+from mpc_vote.argmax.checking import (
+    DIGEST_BYTES,
+    DealerCaught,
+    Drawn,
+    Grant,
+    Session,
+    commitment,
+)
 from mpc_vote.argmax.material import Item, P, Plan
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.proto.mpcvote.v1 import dealer_pb2, dealer_pb2_grpc
@@ -96,9 +103,11 @@ async def ask(channel: grpc.aio.Channel, session: Session, rank: int, timeout: f
 async def _next(call: Any, timeout: float) -> Any:
     """The next message of a stream from the dealer, or its end."""
     try:
-        return await asyncio.wait_for(call.read(), timeout)
+        # Not `wait_for`, which may return what was read to somebody who has been cancelled.
+        async with asyncio.timeout(timeout):
+            return await call.read()
     except grpc.RpcError as error:
-        raise VoteError.from_rpc(error, "The dealer") from error
+        raise VoteError.quoted(error, "The dealer") from error
     except TimeoutError as error:
         raise VoteError(ErrorKind.MATERIAL_LATE, seconds=timeout) from error
 
@@ -128,7 +137,7 @@ class DealtMaterial:
         last: bool,
         pool: MaterialPool,
         timeout: float,
-        on_caught: Callable[[VoteError], None] = lambda _: None,
+        on_caught: Callable[[DealerCaught], None] = lambda _: None,
     ) -> None:
         """Starts to fetch the copy that the parties drew; `on_caught` is called in any thread."""
         self._drawn = dataclasses.replace(drawn, key=b"")
@@ -200,7 +209,8 @@ class DealtMaterial:
                 correction = None
                 if self._call is not None:
                     correction = await self._bytes(item.correction_bytes)
-                part = await asyncio.to_thread(self._part, item, index, correction)
+                # The thread has the key from here: `close` may forget it while the part is made.
+                part = await asyncio.to_thread(self._part, item, index, self._key, correction)
                 self._wanted.clear()
                 self._ready.put((item, part))
             self._ready.put(VoteError(ErrorKind.DEAL_INVALID, why="the engine left its plan"))
@@ -211,14 +221,14 @@ class DealtMaterial:
             why = type(error).__name__
             self._ready.put(VoteError(ErrorKind.INTERNAL, who="The dealing", why=why))
 
-    def _part(self, item: Item[P], index: int, correction: bytes | None) -> P:
+    def _part(self, item: Item[P], index: int, key: bytes, correction: bytes | None) -> P:
         """This party's part of an item; a correction is only used if it is the one committed to."""
         digest = self._drawn.digests[index]
-        if correction is not None and commitment(correction, self._key, index) != digest:
+        if correction is not None and commitment(correction, key, index) != digest:
             error = self._drawn.wrong(f"item {index} is not what it committed to")
             self._on_caught(error)
             raise error
-        return item.expand(self._key, index, correction)
+        return item.expand(key, index, correction)
 
     def _release(self, size: int) -> None:
         size = min(size, self._held)

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import os
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -27,7 +28,7 @@ from aggregator.deal import DealtMaterial, MaterialPool, ask
 from aggregator.peers import PeerChannel, PeerServicer
 from aggregator.tally import Tally
 from mpc_vote import rpc, wire
-from mpc_vote.argmax.checking import Drawn, Grant, Session, choose
+from mpc_vote.argmax.checking import DealerCaught, Drawn, Grant, Session, choose
 from mpc_vote.argmax.engine import label_bits
 from mpc_vote.argmax.material import Item, P
 from mpc_vote.counting import Totals
@@ -128,6 +129,8 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         # While there is such a file, no material is taken: a dealer that was caught once would
         # else get away with it in the end.
         self._caught = caught
+        # From the moment it is caught until the file is written; to the end, if it can't be.
+        self._marking = False
         self._rounds: dict[str, _Round] = {}
         self._uploads: Counter[str] = Counter()
         # Sessions run side by side: with a queue, two parties could take two rounds in different
@@ -137,7 +140,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
     async def health(self) -> Mapping[str, bool]:
         """A party can work when it reaches its peers and a dealer that it has not caught."""
         ready = await rpc.answers([*self._peers.values(), self._dealer_channel])
-        ready = ready and not self._caught.exists()
+        ready = ready and not self._has_caught()
         services = party_pb2.DESCRIPTOR.services_by_name.values()
         return {service.full_name: ready for service in services}
 
@@ -273,6 +276,8 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
                 labels = await asyncio.get_running_loop().run_in_executor(
                     self._threads, session.label_shares, rows
                 )
+                # Of several lies one may not have been drawn, and be in use here.
+                self._refuse_caught()
                 label_shares = party_pb2.LabelShares(
                     offset=start, shares=labels.astype(wire.LABEL).tobytes()
                 )
@@ -303,24 +308,36 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         last = self._rank == len(self._parties) - 1
         return DealtMaterial(dealer, drawn, plan, last, self._pool, timeout, self._catcher())
 
+    def _has_caught(self) -> bool:
+        return self._marking or self._caught.exists()
+
     def _refuse_caught(self) -> None:
-        if self._caught.exists():
+        if self._has_caught():
             raise VoteError(ErrorKind.DEALER_REFUSED, who=self._name, path=self._caught.name)
 
-    def _catcher(self) -> Callable[[VoteError], None]:
+    def _catcher(self) -> Callable[[DealerCaught], None]:
         """To be called, in any thread, where the dealer is caught: whoever waits for the outcome
-        may have given up. The mark is on disk when it returns; all open rounds end."""
+        may have given up. From then on no label share leaves, also of rounds that are being
+        counted; the mark is on disk when it returns, and all open rounds end."""
         loop = asyncio.get_running_loop()
 
-        def catch(error: VoteError) -> None:
+        def catch(error: DealerCaught) -> None:
+            self._marking = True
             log.critical("%s Nothing is counted while %s exists.", error, self._caught)
-            self._caught.write_text(f"{error}\n")
+            try:
+                with self._caught.open("w") as file:
+                    file.write(f"{error}\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+                self._marking = False
+            except OSError:
+                log.exception("the mark can't be written: no round is taken until a restart")
             loop.call_soon_threadsafe(self._end_rounds)
 
         return catch
 
     def _end_rounds(self) -> None:
-        """Of several lies one may not have been drawn: nothing that this dealer dealt is used."""
+        """Nothing that this dealer dealt is used any more."""
         for round_ in self._rounds.values():
             round_.closed = round_.closed or "the dealer was caught"
             round_.shares.clear()
@@ -342,9 +359,8 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         def checked() -> Drawn:
             try:
                 return choose(grant, channel)
-            except VoteError as error:
-                if error.kind is ErrorKind.DEALER_CAUGHT:
-                    catch(error)
+            except DealerCaught as error:
+                catch(error)
                 raise
 
         try:

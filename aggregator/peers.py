@@ -326,7 +326,7 @@ class PeerChannel:
             raise VoteError(ErrorKind.DEADLINE, what="A peer", seconds=self._timeout) from error
         except (grpc.RpcError, asyncio.InvalidStateError, grpc.aio.BaseError) as error:
             if isinstance(error, grpc.RpcError):
-                raise VoteError.from_rpc(error, "A peer") from error
+                raise VoteError.quoted(error, "A peer") from error
             raise VoteError(
                 ErrorKind.PARTY_UNREACHABLE, who="A peer", why="it left the session"
             ) from error

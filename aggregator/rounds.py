@@ -55,6 +55,8 @@ class Round:
     labels: Labels | None = None
     error: VoteError | None = None
     done: bool = False
+    # From the moment that agents may spend on it.
+    paid: bool = False
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def tell(self, event: Event) -> None:
@@ -75,6 +77,10 @@ class Round:
 
     async def finish(self, error: VoteError | None) -> None:
         """Ends the round for all followers."""
+        if error is not None and self.paid:
+            # Clients come back by themselves where they are told when: it would cost once more,
+            # and a party could tell them so for ever.
+            error.retry_after = None
         async with self._news:
             self.error, self.done = error, True
             self._news.notify_all()
@@ -172,6 +178,7 @@ class RoundRunner:
             if len(ballots.prepared) < spec.message.quorum:
                 raise _missed(spec, ballots.prepared, ballots, "Nothing was spent. ")
             await asyncio.to_thread(self._charge, spec)
+            round_.paid = True
             self._attendance.start(ballots)
             await self._collect(round_, ballots, spec.seconds_left())
         contributors = await self._contributors(spec, ballots)

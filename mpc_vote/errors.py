@@ -213,6 +213,10 @@ class ErrorKind(enum.Enum):
         grpc.StatusCode.ABORTED,
         "The parties of round {round} do not agree ({why}). Nothing was opened: ask again.",
     )
+    ENDED_BY = (
+        grpc.StatusCode.ABORTED,
+        "{who} ended the session: look into it before you ask again. In its own words: {why}",
+    )
     DEAL_SPENT = (
         _STATE,
         "Material for session {session} was dealt to {who} before. It is used once, ever.",
@@ -355,8 +359,7 @@ class VoteError(Exception):
     @classmethod
     def from_rpc(cls, error: grpc.RpcError, who: str) -> VoteError:
         """The error that a peer sent, or what its silence means."""
-        status = _status_of(error)
-        if status is not None and (rebuilt := _rebuild(cls, status)) is not None:
+        if (rebuilt := _rebuild(cls, error)) is not None:
             return rebuilt
         answered = isinstance(error, _Answered)
         code = error.code() if answered else grpc.StatusCode.UNKNOWN
@@ -364,6 +367,18 @@ class VoteError(Exception):
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return cls(ErrorKind.ANSWER_LATE, who=who)
         return cls(ErrorKind.PARTY_UNREACHABLE, who=who, why=_short(code, text))
+
+    @classmethod
+    def quoted(cls, error: grpc.RpcError, who: str) -> VoteError:
+        """As `from_rpc`, where the error will be passed on: what a peer says stays its own word.
+
+        Under a name of the peer's choice it would pass for what this process has found, blame
+        somebody else, or have a client come back to a round that was paid for.
+        """
+        said = _rebuild(cls, error)
+        if said is None:
+            return cls.from_rpc(error, who)
+        return cls(ErrorKind.ENDED_BY, who=who, why=f"{said.name}: {said.message}")
 
 
 # What carries a status: errors of grpc.aio are no grpc.Call.
@@ -381,10 +396,11 @@ def _status_of(error: grpc.RpcError) -> status_pb2.Status | None:
     return None
 
 
-def _rebuild(cls: type[VoteError], status: status_pb2.Status) -> VoteError | None:
+def _rebuild(cls: type[VoteError], sent: grpc.RpcError) -> VoteError | None:
     """An error with the peer's own sentence; one this version doesn't know stays readable."""
-    info = _detail(status, error_details_pb2.ErrorInfo())
-    if info is None or info.domain != _DOMAIN:
+    status = _status_of(sent)
+    info = _detail(status, error_details_pb2.ErrorInfo()) if status is not None else None
+    if status is None or info is None or info.domain != _DOMAIN:
         return None
     bad = _detail(status, error_details_pb2.BadRequest())
     retry = _detail(status, error_details_pb2.RetryInfo())
@@ -402,8 +418,12 @@ def _rebuild(cls: type[VoteError], status: status_pb2.Status) -> VoteError | Non
 
 
 def _cut(text: str, limit: int = MAX_VALUE_CHARACTERS) -> str:
-    """A text, or as much of it as an error has room for."""
-    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+    """A text on one line, or as much of it as an error has room for.
+
+    What a peer wrote ends up in logs and on terminals: it can begin no line there, and steer none.
+    """
+    some = text if len(text) <= limit else f"{text[: limit - 3]}..."
+    return some if some.isprintable() else "".join(c if c.isprintable() else " " for c in some)
 
 
 def _detail(status: status_pb2.Status, message: Any) -> Any:

@@ -319,3 +319,38 @@ def test_a_peers_time_to_wait_is_one_that_can_be_waited(seconds: int) -> None:
     assert error.retry_after is not None
     assert 0 <= error.retry_after <= 86_400
     assert error.to_status().message == status.message
+
+
+def _sent(error: VoteError) -> grpc.aio.AioRpcError:
+    """As a peer's call ends with it."""
+    metadata = grpc.aio.Metadata(*error.trailing_metadata())
+    return grpc.aio.AioRpcError(error.kind.status, grpc.aio.Metadata(), metadata)
+
+
+@pytest.mark.parametrize("kind", ErrorKind)
+def test_what_a_peer_says_is_passed_on_as_its_own_word(kind: ErrorKind) -> None:
+    """Not under a name, with a hint to come back, or as a sentence of whoever passes it on."""
+    said = make(kind, retry_after=1.0)
+    error = VoteError.quoted(_sent(said), "The dealer")
+    assert error.kind is ErrorKind.ENDED_BY
+    assert error.retry_after is None and error.field == ""
+    assert error.message.startswith("The dealer ended the session")
+    assert error.message.endswith(f"{kind.name}: {said.message}")
+
+
+def test_a_peers_silence_is_not_quoted() -> None:
+    metadata = grpc.aio.Metadata()
+    silent = grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, metadata, metadata, details="no")
+    assert VoteError.quoted(silent, "The dealer").kind is ErrorKind.PARTY_UNREACHABLE
+
+
+@pytest.mark.parametrize("sign", ["\n", "\r", "\x1b[2J", "\0", "\u2028", "\u202e"])
+def test_no_text_of_a_peer_begins_a_line_or_steers_a_terminal(sign: str) -> None:
+    ours = VoteError(ErrorKind.DEAL_ENDED, session="s", why=f"no{sign}root: all is well")
+    status = make(ErrorKind.DEAL_ENDED).to_status()
+    status.message = f"no{sign}root: all is well"
+    metadata = grpc.aio.Metadata((DETAILS, status.SerializeToString()))
+    sent = grpc.aio.AioRpcError(grpc.StatusCode.ABORTED, grpc.aio.Metadata(), metadata)
+    for error in (ours, VoteError.from_rpc(sent, "The dealer")):
+        assert error.message.isprintable() and "root: all is well" in error.message
+        assert all(value.isprintable() for value in error.values.values())

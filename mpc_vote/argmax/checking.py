@@ -167,6 +167,17 @@ class Grant:
         return self.session.transcript(self.seed_hashes)
 
 
+class DealerCaught(VoteError):
+    """This party has itself seen that the dealer is wrong.
+
+    An error that came over the wire is never one, whatever it says of itself: else a peer could
+    have an honest dealer blamed.
+    """
+
+    def __init__(self, session_id: str, why: str) -> None:
+        super().__init__(ErrorKind.DEALER_CAUGHT, session=session_id, why=why)
+
+
 @dataclass(frozen=True)
 class Drawn:
     """The copy to use, and this party's key to it."""
@@ -181,9 +192,9 @@ class Drawn:
     heard_bytes: int
     """What the dealer has sent so far."""
 
-    def wrong(self, why: str) -> VoteError:
+    def wrong(self, why: str) -> DealerCaught:
         """The dealer was caught."""
-        return VoteError(ErrorKind.DEALER_CAUGHT, session=self.session_id, why=why)
+        return DealerCaught(self.session_id, why)
 
 
 def choose(grant: Grant, channel: Openings) -> Drawn:

@@ -14,6 +14,7 @@ import math
 import threading
 import types
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,14 +27,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aggregator import plans
-from aggregator.deal import DealtMaterial, MaterialPool, ask
+from aggregator.deal import DealtMaterial, MaterialPool, _next, ask
 from aggregator.dealer import DealerServicer
-from aggregator.party import PartyServicer
+from aggregator.party import PartyServicer, _Session
 from aggregator.peers import PeerServicer
 from aggregator.tally import Tally
 from mpc_vote import rpc
 from mpc_vote.argmax.channel import Channel
-from mpc_vote.argmax.checking import DIGEST_BYTES, Drawn, Grant, Session, commitment, stream_key
+from mpc_vote.argmax.checking import (
+    DIGEST_BYTES,
+    DealerCaught,
+    Drawn,
+    Grant,
+    Session,
+    commitment,
+    stream_key,
+)
 from mpc_vote.argmax.engine import Engine, label_bits, session_plan
 from mpc_vote.argmax.engines import EngineName, make_engine
 from mpc_vote.argmax.levels import MAX_BITS, MAX_GROUP, Level
@@ -51,14 +60,15 @@ from mpc_vote.identity import Credentials, Identity, Role
 from mpc_vote.proto.mpcvote.v1 import dealer_pb2, dealer_pb2_grpc, party_pb2, party_pb2_grpc
 from mpc_vote.relay import Relay
 from mpc_vote.spec import MAX_CLASSES, MAX_PARTIES, MAX_QUERIES, Spec
-from tests.service.committee import AGENTS, Committee, holdings_of, labels_of
+from tests.service.committee import AGENTS, ROWS, Committee, holdings_of, labels_of
 from tests.service.support import SECONDS, Group, Labels, error_of, refused, until
 
 DEALER = Identity(Role.DEALER, "dealer")
 PAIR = ["party-0", "party-1"]
 TRIO = ["party-0", "party-1", "party-2"]
 COPIES = 3
-KEY = bytes(32)
+KEY = b"k" * 32
+"""Not zeros: of those HMAC makes the same as of no key at all."""
 SOON = 0.3
 """A party's patience where the test is about its end."""
 
@@ -1025,6 +1035,54 @@ async def test_a_correction_that_was_not_committed_to_is_not_used(
             await taken(material, SMALL)
 
 
+@pytest.mark.parametrize("steps", range(5))
+async def test_material_that_is_dropped_as_something_arrives_is_dropped(steps: int) -> None:
+    """Else it goes on without its key, blames the dealer, and keeps room that nobody gives back."""
+    arrived: asyncio.Future[dealer_pb2.CollectResponse] = asyncio.Future()
+
+    class Call:
+        async def read(self) -> dealer_pb2.CollectResponse:
+            return await arrived
+
+    reading = asyncio.create_task(_next(Call(), SECONDS))
+    await settled()
+    arrived.set_result(correction(8))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    if reading.cancel():
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+
+
+async def test_material_that_is_dropped_while_a_part_is_made_blames_nobody(
+    certificates: Certificates,
+) -> None:
+    """A round is abandoned while its part waits for a thread, and one comes free at once."""
+    caught: list[VoteError] = []
+    threads = ThreadPoolExecutor(1)
+    asyncio.get_running_loop().set_default_executor(threads)
+    async with (
+        serving(certificates, FaultyDealer(*GRANT, correction(SMALL.correction_bytes))) as dealer,
+        dealer.channel(PAIR[1]) as channel,
+    ):
+        session = Session("session", tuple(PAIR), SMALL_PLAN, copies=1)
+        drawn = await dealer.drawn(session, 1, channel, SECONDS)
+        busy = threading.Event()
+        threads.submit(busy.wait)
+        pool = MaterialPool(1 << 20)
+        material = DealtMaterial(channel, drawn, SMALL_PLAN, True, pool, SECONDS, caught.append)
+
+        async def waits() -> bool:
+            return threads._work_queue.qsize() == 1
+
+        await until(waits, "the part waits for a thread", step=0.005)
+        material.close()
+        busy.set()
+        # Before the loop comes round to take the work back.
+        threads.shutdown(wait=True)
+    assert caught == []
+
+
 @pytest.mark.parametrize("offset", [0, 8, SMALL.correction_bytes + 1])
 async def test_corrections_that_come_twice_or_out_of_order_blame_nobody(
     certificates: Certificates, offset: int
@@ -1434,6 +1492,100 @@ async def test_no_label_comes_of_a_dealer_that_lies_and_it_is_not_asked_again(
         held = await committee.voted(spec, cast)
         outcomes = await committee.aggregate(spec, [held])
         assert labels_of(outcomes, MANY).tolist() == winners(cast).tolist()
+
+
+async def test_no_label_share_leaves_a_party_that_catches_the_dealer_while_it_counts(
+    dealer: Dealer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is missing any more for the count when the lie in another round is found."""
+    label_shares = _Session.label_shares
+
+    def caught_meanwhile(session: _Session, rows: int) -> Words:
+        shares = label_shares(session, rows)
+        if session.channel.rank == 1:
+            catch(DealerCaught("another", "a lie"))
+        return shares
+
+    monkeypatch.setattr(_Session, "label_shares", caught_meanwhile)
+    async with committee_of(dealer, tmp_path, 1 << 26, seconds=3.0) as (parties, committee):
+        catch = parties.servicers["party-1"]._catcher()
+        spec = committee.spec()
+        held = await committee.voted(spec, votes(ROWS))
+        outcome = (await committee.aggregate(spec, [held]))[1]
+    assert not outcome.released
+    assert outcome.error is not None and outcome.error.name == "DEALER_REFUSED", outcome.error
+
+
+async def test_a_dealer_is_not_asked_again_where_the_mark_can_not_be_written(
+    dealer: Dealer, tmp_path: Path
+) -> None:
+    async with committee_of(dealer, tmp_path, 1 << 26) as (parties, committee):
+        party = parties.servicers["party-1"]
+        party._caught = tmp_path / "missing" / "dealer-caught"
+        before = committee.spec()
+        await committee.open(before)
+        party._catcher()(DealerCaught("another", "a lie"))
+        error = await error_of(committee.open_at("party-1", committee.spec()))
+        assert error.name == "DEALER_REFUSED", error.message
+
+        async def ended() -> bool:
+            return party._rounds[before.round_id].closed == "the dealer was caught"
+
+        await until(ended, "the open round ends")
+        assert not any((await party.health()).values())
+
+
+class Slanderer(PeerServicer):
+    """Agrees to what it is told, and then ends the session as if it had caught the dealer."""
+
+    @rpc.allowed(Role.PARTY)
+    async def Exchange(  # type: ignore[override]
+        self, request_iterator: Any, context: Any
+    ) -> None:
+        request = await context.read()
+        frame = party_pb2.PeerFrame(hello=request.frame.hello)
+        frame.hello.zero_seed = new_seed()
+        await context.write(party_pb2.ExchangeResponse(frame=frame))
+        await context.read()
+        raise VoteError(ErrorKind.DEALER_CAUGHT, session="session", why="so it says")
+
+
+async def test_a_party_that_says_that_it_caught_the_dealer_has_nobody_else_blame_it(
+    dealer: Dealer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servicers = iter([PeerServicer, PeerServicer, Slanderer])
+    monkeypatch.setattr(f"{__name__}.PeerServicer", lambda: next(servicers)())
+    async with committee_of(dealer, tmp_path, 1 << 26, seconds=3.0) as (_, committee):
+        spec = committee.spec()
+        await committee.open(spec)
+        error = await error_of(committee.holdings(spec, "party-0"))
+        assert error.name == "ENDED_BY" and "DEALER_CAUGHT" in error.message
+    assert not any((tmp_path / name / "dealer-caught").exists() for name in TRIO)
+
+
+class Whisperer(DealerServicer):
+    """Fails in the words in which a party blames another."""
+
+    @rpc.allowed(Role.PARTY)
+    async def Deal(
+        self, request: dealer_pb2.DealRequest, context: Any
+    ) -> AsyncIterator[dealer_pb2.DealResponse]:
+        why = "party party-1 opened a seed that it had not committed to"
+        raise VoteError(ErrorKind.COMMITTEE_DISAGREES, round=request.session_id, why=why)
+        yield dealer_pb2.DealResponse()
+
+
+async def test_a_dealer_that_blames_a_party_is_quoted(
+    certificates: Certificates, tmp_path: Path
+) -> None:
+    async with (
+        serving(certificates, Whisperer()) as dealer,
+        committee_of(dealer, tmp_path, 1 << 26) as (_, committee),
+    ):
+        spec = committee.spec()
+        await committee.open(spec)
+        error = await error_of(committee.holdings(spec, "party-0"))
+    assert error.name == "ENDED_BY" and error.message.startswith("The dealer ended the session")
 
 
 async def test_rounds_side_by_side_are_counted_right_in_a_small_pool(

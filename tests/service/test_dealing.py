@@ -45,7 +45,7 @@ from mpc_vote.argmax.table import MIN_BITS
 from mpc_vote.argmax.triples import TripleKind, Triples
 from mpc_vote.authority import CertificateAuthority
 from mpc_vote.cluster import Cluster, free_ports
-from mpc_vote.csprng import Words, new_seed
+from mpc_vote.csprng import SEED_BYTES, Words, new_seed
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import Credentials, Identity, Role
 from mpc_vote.proto.mpcvote.v1 import dealer_pb2, dealer_pb2_grpc, party_pb2, party_pb2_grpc
@@ -1189,9 +1189,14 @@ class Parties:
 
 @contextlib.asynccontextmanager
 async def committee_of(
-    dealer: Dealer, directory: Path, pool_bytes: int, seconds: float = SECONDS
+    dealer: Dealer,
+    directory: Path,
+    pool_bytes: int,
+    seconds: float = SECONDS,
+    last: PeerServicer | None = None,
 ) -> AsyncIterator[tuple[Parties, Committee]]:
-    """Three parties, and a coordinator's way to them."""
+    """Three parties, the last of which may treat its peers in a way of its own, and a coordinator's
+    way to them."""
     addresses = {name: f"127.0.0.1:{port}" for name, port in zip(TRIO, free_ports(3), strict=True)}
     parties = Parties(dealer.certificates, {})
     parties.addresses = addresses
@@ -1207,7 +1212,7 @@ async def committee_of(
             }
             to_dealer = await stack.enter_async_context(dealer.channel(name))
             tally = stack.enter_context(contextlib.closing(Tally(directory / name / "party.db")))
-            peer_servicer = PeerServicer()
+            peer_servicer = last if last and name == TRIO[-1] else PeerServicer()
             servicer = PartyServicer(
                 name,
                 TRIO,
@@ -1434,6 +1439,52 @@ async def test_no_label_comes_of_a_dealer_that_lies_and_it_is_not_asked_again(
         held = await committee.voted(spec, cast)
         outcomes = await committee.aggregate(spec, [held])
         assert labels_of(outcomes, MANY).tolist() == winners(cast).tolist()
+
+
+class Accuser(PeerServicer):
+    """Agrees to whatever its peers are about to do, and then ends their streams with an error that
+    they would raise themselves."""
+
+    def __init__(self, error: VoteError) -> None:
+        super().__init__()
+        self._error = error
+
+    @rpc.allowed(Role.PARTY)
+    async def Exchange(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        hello = (await context.read()).frame.hello
+        hello.zero_seed = bytes(SEED_BYTES)
+        frame = party_pb2.PeerFrame(hello=hello)
+        await context.write(party_pb2.ExchangeResponse(frame=frame))
+        # By now they wait for a frame.
+        await context.read()
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        VoteError(ErrorKind.DEALER_CAUGHT, session="s", why="item 0 is wrong"),
+        VoteError(ErrorKind.DEALER_REFUSED, who="party-0", path="dealer-caught"),
+        VoteError(ErrorKind.COMMITTEE_DISAGREES, round="r", why="party party-1 opened a seed"),
+        VoteError(ErrorKind.PARTY_UNREACHABLE, who="Party party-1", why="it is down"),
+        VoteError(ErrorKind.SERVICE_BUSY, got=1, retry_after=0.0),
+    ],
+    ids=lambda error: error.name,
+)
+async def test_what_a_peer_says_of_others_is_blamed_on_nobody_but_that_peer(
+    dealer: Dealer, tmp_path: Path, error: VoteError
+) -> None:
+    """Else one party puts an honest dealer out of use at all others, with a word."""
+    async with committee_of(dealer, tmp_path, 1 << 26, 2.0, Accuser(error)) as (parties, committee):
+        spec = committee.spec(queries=MANY)
+        await committee.open(spec)
+        for name in TRIO[:-1]:
+            told = await error_of(committee.holdings(spec, name))
+            assert told.name == "PARTY_UNREACHABLE" and told.retry_after is None, told
+            assert told.message.startswith("A peer, party-2, does not answer"), told
+            assert not (tmp_path / name / "dealer-caught").exists()
+            assert all((await parties.servicers[name].health()).values())
+        await committee.abandon(spec)
 
 
 async def test_rounds_side_by_side_are_counted_right_in_a_small_pool(

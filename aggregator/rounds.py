@@ -58,6 +58,8 @@ class Round:
     labels: Labels | None = None
     error: VoteError | None = None
     done: bool = False
+    # From just before the ledger is charged.
+    charged: bool = False
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def tell(self, event: Event) -> None:
@@ -134,6 +136,10 @@ class RoundRunner:
             await self._run(round_)
         except VoteError as failure:
             error = failure
+            if round_.charged:
+                # A client that is told to ask again does so by itself: only where nothing was
+                # spent, whatever a party says.
+                error.retry_after = None
         except asyncio.CancelledError:
             error = VoteError(ErrorKind.SHUTTING_DOWN, who="The coordinator")
             raise
@@ -174,6 +180,7 @@ class RoundRunner:
                 ready.cancel()
             if len(ballots.prepared) < spec.message.quorum:
                 raise _missed(spec, ballots.prepared, ballots, "Nothing was spent. ")
+            round_.charged = True
             await asyncio.to_thread(self._charge, spec)
             self._attendance.start(ballots)
             await self._collect(round_, ballots, spec.seconds_left())
@@ -247,12 +254,16 @@ class RoundRunner:
         spec = round_.spec
         request = party_pb2.AggregateRequest(round_id=spec.round_id, contributors=contributors)
         totals = np.zeros(spec.rows, dtype=np.uint64)
-        got = np.zeros((len(self._stubs), spec.rows), dtype=bool)
+        step = spec.engine.block_rows(spec.row_classes)
+        # By rank, the rows that have come: block by block, as the parties compute them.
+        got = [0] * len(spec.parties)
         await round_.progress(label_pb2.STAGE_COUNTING, 0, spec.rows, "the committee counts")
 
         async def one(rank: int, stub: Any) -> party_pb2.AggregateStatistics:
             statistics: party_pb2.AggregateStatistics | None = None
             async for response in stub.Aggregate(request, timeout=self._aggregate_seconds):
+                if statistics is not None:
+                    raise _bad_answer(spec, rank, "it says more than was asked for")
                 if response.HasField("statistics"):
                     statistics = response.statistics
                     if not _plausible(statistics):
@@ -261,16 +272,16 @@ class RoundRunner:
                 if len(response.shares.shares) % _LABEL.itemsize:
                     raise _bad_answer(spec, rank, "label shares are cut short")
                 shares = np.frombuffer(response.shares.shares, dtype=_LABEL)
-                rows = slice(response.shares.offset, response.shares.offset + shares.size)
-                if rows.stop > spec.rows or got[rank, rows].any():
+                start, before = got[rank], min(got)
+                expected = min(step, spec.rows - start)
+                if not expected or (response.shares.offset, shares.size) != (start, expected):
                     raise _bad_answer(spec, rank, "label shares out of place")
-                totals[rows] += shares
-                got[rank, rows] = True
-                if got[:, rows].all():
-                    done = int(got.all(axis=0).sum())
+                totals[start : start + expected] += shares
+                got[rank] += expected
+                if (done := min(got)) > before:
                     detail = f"{done} of {spec.rows} labels"
                     await round_.progress(label_pb2.STAGE_COUNTING, done, spec.rows, detail)
-            if statistics is None or not got[rank].all():
+            if statistics is None or got[rank] < spec.rows:
                 raise _bad_answer(spec, rank, "label shares are missing")
             return statistics
 

@@ -369,13 +369,35 @@ async def test_the_dealer_ends_the_oldest_sessions_before_plans_fill_its_memory(
     dealer: Dealer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No party can make it hold more, however many sessions it opens."""
-    monkeypatch.setattr("aggregator.dealer.MAX_COMMITMENTS", 3 * MIXED_PLAN.items * COPIES)
-    for session in ("first", "second", "third", "fourth"):
+    servicer = dealer.servicer
+    assert isinstance(servicer, DealerServicer)
+    await dealer.grants("first", PAIR, MIXED_PLAN)
+    monkeypatch.setattr("aggregator.dealer.MAX_COMMITMENTS", 3 * servicer._weight)
+    for session in ("second", "third", "fourth"):
         await dealer.grants(session, PAIR, MIXED_PLAN)
     error = await error_of(dealer.collected("party-1", "first", 0))
     assert error.name == "DEAL_ENDED"
     for session in ("second", "third", "fourth"):
         await dealer.collected("party-1", session, 0)
+
+
+async def test_long_plans_count_though_nothing_is_dealt_for_them_yet(
+    dealer: Dealer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An item takes more memory than a commitment: sessions of one copy, that a single party opens
+    and nobody joins, would else fill gigabytes with plans."""
+    plan = Plan((Run((SMALL,) * 1_000, 1),))
+    monkeypatch.setattr("aggregator.dealer.MAX_COMMITMENTS", 20 * plan.items)
+    one = {"copies": 1, "seeds": [new_seed()]}
+    async with contextlib.AsyncExitStack() as stack:
+        for number in range(6):
+            session = f"session-{number}"
+            await stack.enter_async_context(
+                dealer.waiting("party-0", session, PAIR, plan=plan, **one)
+            )
+        servicer = dealer.servicer
+        assert isinstance(servicer, DealerServicer)
+        assert list(servicer._deals) == ["session-4", "session-5"]
 
 
 OTHER_PARTIES = {

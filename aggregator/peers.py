@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from mpc_vote import rpc, wire
 from mpc_vote.argmax.channel import Traffic
@@ -112,7 +113,12 @@ class _Answered:
         if self._first is not None:
             first, self._first = self._first, None
             return first
-        request = await self._context.read()
+        try:
+            request = await self._context.read()
+        except DecodeError:
+            # What can't be read ends a stream, here as at the other end: it is the peer's fault,
+            # not of who ordered the session.
+            return None
         return request.frame if isinstance(request, party_pb2.ExchangeRequest) else None
 
     async def finish(self) -> None:

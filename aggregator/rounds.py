@@ -58,8 +58,9 @@ class Round:
     labels: Labels | None = None
     error: VoteError | None = None
     done: bool = False
-    # From just before the ledger is charged.
+    # From just before the ledger is charged; and from when every party has given its label shares.
     charged: bool = False
+    counted: bool = False
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def tell(self, event: Event) -> None:
@@ -152,7 +153,10 @@ class RoundRunner:
                 log.info("round %s failed: %s", round_.spec.round_id, error.message)
                 self._archive.fail_round(round_.spec.round_id, f"{error.name}: {error.message}")
                 await round_.finish(error)
-                await self._abandon(round_.spec)
+                # Parties that have counted hold nothing any more. Nor are they to know whether
+                # labels were out of range: one that shifts its shares would read labels by it.
+                if not round_.counted:
+                    await self._abandon(round_.spec)
             else:
                 await round_.finish(None)
 
@@ -291,6 +295,7 @@ class RoundRunner:
                 for rank, name in enumerate(spec.parties)
             ]
         )
+        round_.counted = True
         totals &= np.uint64((1 << label_bits(spec.row_classes)) - 1)
         if totals.max() >= spec.row_classes:
             raise VoteError(

@@ -191,3 +191,29 @@ async def test_nobody_is_told_to_ask_again_once_a_round_is_charged(
     assert round_.error is not None and round_.error.name == "SERVICE_BUSY", round_.error
     assert charges == charged
     assert round_.error.retry_after == (None if charged else 0.0)
+
+
+@pytest.mark.parametrize(
+    ("shift", "told"), [(0, []), (3, []), (None, ["abandoned"])], ids=["right", "range", "missing"]
+)
+async def test_parties_do_not_hear_whether_labels_were_out_of_range(
+    shift: int | None, told: list[str], tmp_path: Path
+) -> None:
+    """A party alone would else read a label of another's round: it adds to its share, and learns
+    whether the sum is still a class."""
+    heard: list[str] = []
+
+    async def abandoned(*_: Any, **__: Any) -> Any:
+        heard.append("abandoned")
+        return party_pb2.AbandonRoundResponse()
+
+    def counted(*_: Any, **__: Any) -> Any:
+        words = np.full(5, shift or 0, "<u2").tobytes()
+        given = party_pb2.AggregateResponse(shares=party_pb2.LabelShares(shares=words))
+        return Stream([STATISTICS] if shift is None else [given, STATISTICS])
+
+    spec = spec_of()
+    last = party(spec, Aggregate=counted, AbandonRound=abandoned)
+    round_, _ = await run(spec, last, tmp_path)
+    assert (round_.error is None) == (shift == 0), round_.error
+    assert heard == told

@@ -245,6 +245,10 @@ class RoundRunner:
         """Agents whose shares, of one and the same submission, every party holds."""
         request = party_pb2.ListHoldingsRequest(round_id=spec.round_id)
         answers = await self._all(lambda stub: stub.ListHoldings(request, timeout=_CALL_SECONDS))
+        for rank, answer in enumerate(answers):
+            # Looked at before they take many times the memory that they came in.
+            if len(answer.holdings) > len(spec.roster):
+                raise _bad_answer(spec, rank, "it holds more shares than there are agents")
         held = [{(h.agent, h.submission_id) for h in answer.holdings} for answer in answers]
         common = sorted(set.intersection(*held))
         if len(common) < spec.message.quorum:

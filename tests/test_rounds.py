@@ -169,6 +169,17 @@ async def test_label_shares_come_once_and_in_the_blocks_that_they_are_computed_i
     assert len(round_.events) < 20
 
 
+async def test_a_party_holds_no_more_shares_than_there_are_agents(tmp_path: Path) -> None:
+    async def held(*_: Any, **__: Any) -> Any:
+        ids = [bytes([number]) for number in range(4)]
+        holdings = [party_pb2.Holding(agent=AGENTS[0], submission_id=one) for one in ids]
+        return party_pb2.ListHoldingsResponse(holdings=holdings)
+
+    spec = spec_of()
+    round_, _ = await run(spec, party(spec, ListHoldings=held), tmp_path)
+    assert round_.error is not None and "party party-2: it holds more" in round_.error.message
+
+
 def busy(*_: Any, **__: Any) -> Any:
     """A party that says it has no room, and to come again at once."""
     error = VoteError(ErrorKind.SERVICE_BUSY, got=1, retry_after=0.0)

@@ -389,16 +389,22 @@ def _rebuild(cls: type[VoteError], status: status_pb2.Status) -> VoteError | Non
     bad = _detail(status, error_details_pb2.BadRequest())
     retry = _detail(status, error_details_pb2.RetryInfo())
     error = cls.__new__(cls)
-    error.message = _cut(status.message, 2 * MAX_VALUE_CHARACTERS)
+    error.message = _line(status.message, 2 * MAX_VALUE_CHARACTERS)
     Exception.__init__(error, error.message)
     known = info.reason in ErrorKind.__members__
     error.kind = ErrorKind[info.reason] if known else ErrorKind.INTERNAL
-    error.field = _cut(bad.field_violations[0].field) if bad and bad.field_violations else ""
+    error.field = _line(bad.field_violations[0].field) if bad and bad.field_violations else ""
     wait = retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9 if retry else None
     error.retry_after = None if wait is None else min(max(wait, 0.0), _MAX_RETRY_SECONDS)
     some = islice(info.metadata.items(), _MAX_VALUES)
-    error.values = {_cut(key): _cut(value) for key, value in some}
+    error.values = {_line(key): _line(value) for key, value in some}
     return error
+
+
+def _line(text: str, limit: int = MAX_VALUE_CHARACTERS) -> str:
+    """A peer's text as it may be shown: logs and terminals take line ends and controls as more than
+    text."""
+    return "".join(c if c.isprintable() else " " for c in _cut(text, limit))
 
 
 def _cut(text: str, limit: int = MAX_VALUE_CHARACTERS) -> str:

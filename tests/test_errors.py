@@ -319,3 +319,15 @@ def test_a_peers_time_to_wait_is_one_that_can_be_waited(seconds: int) -> None:
     assert error.retry_after is not None
     assert 0 <= error.retry_after <= 86_400
     assert error.to_status().message == status.message
+
+
+def test_a_peers_text_is_one_line_without_controls() -> None:
+    """It ends up in logs, where it could pass for lines of others, and on terminals."""
+    said = "no\n12:00 CRITICAL the dealer was caught\r\x1b[2J\x00\u202e"
+    given = VoteError(ErrorKind.ROUND_FAILED, field=said, round="r", why=said)
+    metadata = grpc.aio.Metadata(*given.trailing_metadata())
+    sent = grpc.aio.AioRpcError(given.kind.status, grpc.aio.Metadata(), metadata, details="")
+    error = VoteError.from_rpc(sent, "The peer")
+    for text in (error.message, error.field, *error.values.values()):
+        assert text.isprintable()
+    assert "no 12:00 CRITICAL the dealer was caught" in error.message

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from aggregator import plans
-from aggregator.plans import MAX_DEALT
+from aggregator.plans import MAX_DEALT, MAX_ITEMS
 from mpc_vote import rpc, wire
 from mpc_vote.argmax.checking import MAX_COPIES, Session, commit, stream_keys
 from mpc_vote.argmax.material import Item, Plan
@@ -26,8 +26,11 @@ from mpc_vote.proto.mpcvote.v1 import dealer_pb2, dealer_pb2_grpc
 from mpc_vote.spec import MAX_PARTIES
 
 MAX_SESSIONS = 4_096
-# For the items of all sessions, in all copies: what waits in memory until all have read it.
-MAX_COMMITMENTS = MAX_DEALT * MAX_COPIES
+# What an item that a plan lists takes itself, in commitments of 32 bytes.
+_LISTED = 8
+# Of all sessions: a commitment to each item in each copy, which waits in memory until all have read
+# it, and the plan.
+MAX_COMMITMENTS = MAX_DEALT * MAX_COPIES + _LISTED * MAX_ITEMS
 # The largest take over a gigabyte each while they are made.
 _ITEMS_AT_ONCE = 2
 # How long seeds are kept for parties that have not asked yet, and then for those that check.
@@ -40,7 +43,8 @@ class _Deal:
 
     def __init__(self, session: Session, gate: asyncio.Semaphore) -> None:
         self.session = session
-        self.weight = session.plan.items * session.copies
+        listed = sum(len(run.items) for run in session.plan.runs)
+        self.weight = session.plan.items * session.copies + _LISTED * listed
         self.seed_hashes: list[bytes] = []
         self._gate = gate
         self._seeds: dict[int, tuple[bytes, ...]] = {}

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from mpc_vote import rpc, wire
 from mpc_vote.argmax.channel import Traffic
@@ -47,25 +48,38 @@ class Link(Protocol):
 class _Dialled:
     """The end that called."""
 
-    def __init__(self, call: Any) -> None:
+    def __init__(self, call: Any, peer: str) -> None:
         self._call = call
+        self._peer = peer
 
     async def send(self, frame: party_pb2.PeerFrame) -> int:
         message = party_pb2.ExchangeRequest(frame=frame)
-        await self._call.write(message)
+        with self._quoting():
+            await self._call.write(message)
         return message.ByteSize() + _PREFIX_BYTES
 
     async def receive(self) -> party_pb2.PeerFrame | None:
-        response = await self._call.read()
+        with self._quoting():
+            response = await self._call.read()
         return response.frame if isinstance(response, party_pb2.ExchangeResponse) else None
 
     async def finish(self) -> None:
         # Cancelling would also take back frames that the peer has not read yet: it ends the stream.
-        await self._call.done_writing()
-        await self._call.read()
+        with self._quoting():
+            await self._call.done_writing()
+            await self._call.read()
 
     def close(self) -> None:
         self._call.cancel()
+
+    @contextlib.contextmanager
+    def _quoting(self) -> Iterator[None]:
+        """An error that the peer answers with is what the peer says, and no error of this party's:
+        else a peer could have this party blame whom it likes, the dealer for one."""
+        try:
+            yield
+        except grpc.RpcError as error:
+            raise VoteError.quoted(error, f"Party {self._peer}") from error
 
 
 class _Answered:
@@ -95,7 +109,12 @@ class _Answered:
         if self._first is not None:
             first, self._first = self._first, None
             return first
-        request = await self._context.read()
+        try:
+            request = await self._context.read()
+        except DecodeError:
+            # What can't be read ends a stream, here as at the other end: it is the peer's fault,
+            # not of who ordered the session.
+            return None
         return request.frame if isinstance(request, party_pb2.ExchangeRequest) else None
 
     async def finish(self) -> None:
@@ -216,7 +235,7 @@ class PeerChannel:
             name = parties[peer]
             if peer < rank:
                 return await servicer.await_stream(session_id, name, timeout)
-            return _Dialled(party_pb2_grpc.PeerServiceStub(peers[name]).Exchange())
+            return _Dialled(party_pb2_grpc.PeerServiceStub(peers[name]).Exchange(), name)
 
         others = [peer for peer in range(len(parties)) if peer != rank]
         # Streams of higher ranks must be opened, and their hellos sent, before those of lower ranks
@@ -324,9 +343,7 @@ class PeerChannel:
                 return await work
         except TimeoutError as error:
             raise VoteError(ErrorKind.DEADLINE, what="A peer", seconds=self._timeout) from error
-        except (grpc.RpcError, asyncio.InvalidStateError, grpc.aio.BaseError) as error:
-            if isinstance(error, grpc.RpcError):
-                raise VoteError.quoted(error, "A peer") from error
+        except (asyncio.InvalidStateError, grpc.aio.BaseError) as error:
             raise VoteError(
                 ErrorKind.PARTY_UNREACHABLE, who="A peer", why="it left the session"
             ) from error

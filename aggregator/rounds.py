@@ -55,8 +55,9 @@ class Round:
     labels: Labels | None = None
     error: VoteError | None = None
     done: bool = False
-    # From the moment that agents may spend on it.
-    paid: bool = False
+    # From just before the ledger is charged; and from when every party has given its label shares.
+    charged: bool = False
+    counted: bool = False
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def tell(self, event: Event) -> None:
@@ -77,10 +78,6 @@ class Round:
 
     async def finish(self, error: VoteError | None) -> None:
         """Ends the round for all followers."""
-        if error is not None and self.paid:
-            # Clients come back by themselves where they are told when: it would cost once more,
-            # and a party could tell them so for ever.
-            error.retry_after = None
         async with self._news:
             self.error, self.done = error, True
             self._news.notify_all()
@@ -137,6 +134,10 @@ class RoundRunner:
             await self._run(round_)
         except VoteError as failure:
             error = failure
+            if round_.charged:
+                # A client that is told to ask again does so by itself: only where nothing was
+                # spent, whatever a party says.
+                error.retry_after = None
         except asyncio.CancelledError:
             error = VoteError(ErrorKind.SHUTTING_DOWN, who="The coordinator")
             raise
@@ -149,7 +150,10 @@ class RoundRunner:
                 log.info("round %s failed: %s", round_.spec.round_id, error.message)
                 self._archive.fail_round(round_.spec.round_id, f"{error.name}: {error.message}")
                 await round_.finish(error)
-                await self._abandon(round_.spec)
+                # Parties that have counted hold nothing any more. Nor are they to know whether
+                # labels were out of range: one that shifts its shares would read labels by it.
+                if not round_.counted:
+                    await self._abandon(round_.spec)
             else:
                 await round_.finish(None)
 
@@ -177,8 +181,8 @@ class RoundRunner:
                 ready.cancel()
             if len(ballots.prepared) < spec.message.quorum:
                 raise _missed(spec, ballots.prepared, ballots, "Nothing was spent. ")
+            round_.charged = True
             await asyncio.to_thread(self._charge, spec)
-            round_.paid = True
             self._attendance.start(ballots)
             await self._collect(round_, ballots, spec.seconds_left())
         contributors = await self._contributors(spec, ballots)
@@ -238,6 +242,10 @@ class RoundRunner:
         """Agents whose shares, of one and the same submission, every party holds."""
         request = party_pb2.ListHoldingsRequest(round_id=spec.round_id)
         answers = await self._all(lambda stub: stub.ListHoldings(request, timeout=_CALL_SECONDS))
+        for rank, answer in enumerate(answers):
+            # Looked at before they take many times the memory that they came in.
+            if len(answer.holdings) > len(spec.roster):
+                raise _bad_answer(spec, rank, "it holds more shares than there are agents")
         held = [{(h.agent, h.submission_id) for h in answer.holdings} for answer in answers]
         common = sorted(set.intersection(*held))
         if len(common) < spec.message.quorum:
@@ -251,12 +259,16 @@ class RoundRunner:
         spec = round_.spec
         request = party_pb2.AggregateRequest(round_id=spec.round_id, contributors=contributors)
         totals = np.zeros(spec.rows, dtype=np.uint64)
-        got = np.zeros((len(self._stubs), spec.rows), dtype=bool)
+        step = spec.engine.block_rows(spec.row_classes)
+        # By rank, the rows that have come: block by block, as the parties compute them.
+        got = [0] * len(spec.parties)
         await round_.progress(label_pb2.STAGE_COUNTING, 0, spec.rows, "the committee counts")
 
         async def one(rank: int, stub: Any) -> party_pb2.AggregateStatistics:
             statistics: party_pb2.AggregateStatistics | None = None
             async for response in stub.Aggregate(request, timeout=self._aggregate_seconds):
+                if statistics is not None:
+                    raise _bad_answer(spec, rank, "it says more than was asked for")
                 if response.HasField("statistics"):
                     statistics = response.statistics
                     if not _plausible(statistics):
@@ -265,16 +277,16 @@ class RoundRunner:
                 if len(response.shares.shares) % wire.LABEL.itemsize:
                     raise _bad_answer(spec, rank, "label shares are cut short")
                 shares = np.frombuffer(response.shares.shares, dtype=wire.LABEL)
-                rows = slice(response.shares.offset, response.shares.offset + shares.size)
-                if rows.stop > spec.rows or got[rank, rows].any():
+                start, before = got[rank], min(got)
+                expected = min(step, spec.rows - start)
+                if not expected or (response.shares.offset, shares.size) != (start, expected):
                     raise _bad_answer(spec, rank, "label shares out of place")
-                totals[rows] += shares
-                got[rank, rows] = True
-                if got[:, rows].all():
-                    done = int(got.all(axis=0).sum())
+                totals[start : start + expected] += shares
+                got[rank] += expected
+                if (done := min(got)) > before:
                     detail = f"{done} of {spec.rows} labels"
                     await round_.progress(label_pb2.STAGE_COUNTING, done, spec.rows, detail)
-            if statistics is None or not got[rank].all():
+            if statistics is None or got[rank] < spec.rows:
                 raise _bad_answer(spec, rank, "label shares are missing")
             return statistics
 
@@ -284,6 +296,7 @@ class RoundRunner:
                 for rank, name in enumerate(spec.parties)
             ]
         )
+        round_.counted = True
         totals &= np.uint64((1 << label_bits(spec.row_classes)) - 1)
         if totals.max() >= spec.row_classes:
             raise VoteError(

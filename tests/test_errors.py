@@ -354,3 +354,15 @@ def test_no_text_of_a_peer_begins_a_line_or_steers_a_terminal(sign: str) -> None
     for error in (ours, VoteError.from_rpc(sent, "The dealer")):
         assert error.message.isprintable() and "root: all is well" in error.message
         assert all(value.isprintable() for value in error.values.values())
+
+
+def test_a_peers_text_is_one_line_without_controls() -> None:
+    """It ends up in logs, where it could pass for lines of others, and on terminals."""
+    said = "no\n12:00 CRITICAL the dealer was caught\r\x1b[2J\x00\u202e"
+    given = VoteError(ErrorKind.ROUND_FAILED, field=said, round="r", why=said)
+    metadata = grpc.aio.Metadata(*given.trailing_metadata())
+    sent = grpc.aio.AioRpcError(given.kind.status, grpc.aio.Metadata(), metadata, details="")
+    error = VoteError.from_rpc(sent, "The peer")
+    for text in (error.message, error.field, *error.values.values()):
+        assert text.isprintable()
+    assert "no 12:00 CRITICAL the dealer was caught" in error.message

@@ -371,6 +371,24 @@ async def test_a_peer_that_says_nothing_is_told_so(
     assert error.name == "DEADLINE", error.message
 
 
+async def test_a_frame_that_can_not_be_read_is_the_fault_of_the_peer_that_sent_it(
+    service: Service,
+) -> None:
+    """And not of the coordinator, whose call waits for the session."""
+    servicer, pair = PeerServicer(), ["party-0", "party-1"]
+    hello = party_pb2.SessionHello(session_id="s", context=bytes(32), zero_seed=bytes(32))
+    first = party_pb2.ExchangeRequest(frame=party_pb2.PeerFrame(hello=hello))
+    async with answering(service, servicer) as channel:
+        call = channel.stream_stream("/mpcvote.v1.PeerService/Exchange")()
+        await call.write(first.SerializeToString())
+        session = await PeerChannel.open("s", bytes(32), pair, 1, {}, servicer, SECONDS)
+        await call.write(b"\xff\xff")
+        with refused(ErrorKind.PARTY_UNREACHABLE, "Party of rank 0"):
+            await asyncio.to_thread(session.exchange, b"payload")
+        session.close()
+        call.cancel()
+
+
 async def test_a_party_that_is_done_first_takes_no_frame_back(service: Service) -> None:
     """The slower party reads its last frame after the faster one has ended the session."""
     servicer = PeerServicer()

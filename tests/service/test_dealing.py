@@ -54,7 +54,7 @@ from mpc_vote.argmax.table import MIN_BITS
 from mpc_vote.argmax.triples import TripleKind, Triples
 from mpc_vote.authority import CertificateAuthority
 from mpc_vote.cluster import Cluster, free_ports
-from mpc_vote.csprng import Words, new_seed
+from mpc_vote.csprng import SEED_BYTES, Words, new_seed
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import Credentials, Identity, Role
 from mpc_vote.proto.mpcvote.v1 import dealer_pb2, dealer_pb2_grpc, party_pb2, party_pb2_grpc
@@ -379,13 +379,35 @@ async def test_the_dealer_ends_the_oldest_sessions_before_plans_fill_its_memory(
     dealer: Dealer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No party can make it hold more, however many sessions it opens."""
-    monkeypatch.setattr("aggregator.dealer.MAX_COMMITMENTS", 3 * MIXED_PLAN.items * COPIES)
-    for session in ("first", "second", "third", "fourth"):
+    servicer = dealer.servicer
+    assert isinstance(servicer, DealerServicer)
+    await dealer.grants("first", PAIR, MIXED_PLAN)
+    monkeypatch.setattr("aggregator.dealer.MAX_COMMITMENTS", 3 * servicer._weight)
+    for session in ("second", "third", "fourth"):
         await dealer.grants(session, PAIR, MIXED_PLAN)
     error = await error_of(dealer.collected("party-1", "first", 0))
     assert error.name == "DEAL_ENDED"
     for session in ("second", "third", "fourth"):
         await dealer.collected("party-1", session, 0)
+
+
+async def test_long_plans_count_though_nothing_is_dealt_for_them_yet(
+    dealer: Dealer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An item takes more memory than a commitment: sessions of one copy, that a single party opens
+    and nobody joins, would else fill gigabytes with plans."""
+    plan = Plan((Run((SMALL,) * 1_000, 1),))
+    monkeypatch.setattr("aggregator.dealer.MAX_COMMITMENTS", 20 * plan.items)
+    one = {"copies": 1, "seeds": [new_seed()]}
+    async with contextlib.AsyncExitStack() as stack:
+        for number in range(6):
+            session = f"session-{number}"
+            await stack.enter_async_context(
+                dealer.waiting("party-0", session, PAIR, plan=plan, **one)
+            )
+        servicer = dealer.servicer
+        assert isinstance(servicer, DealerServicer)
+        assert list(servicer._deals) == ["session-4", "session-5"]
 
 
 OTHER_PARTIES = {
@@ -1247,9 +1269,14 @@ class Parties:
 
 @contextlib.asynccontextmanager
 async def committee_of(
-    dealer: Dealer, directory: Path, pool_bytes: int, seconds: float = SECONDS
+    dealer: Dealer,
+    directory: Path,
+    pool_bytes: int,
+    seconds: float = SECONDS,
+    last: PeerServicer | None = None,
 ) -> AsyncIterator[tuple[Parties, Committee]]:
-    """Three parties, and a coordinator's way to them."""
+    """Three parties, the last of which may treat its peers in a way of its own, and a coordinator's
+    way to them."""
     addresses = {name: f"127.0.0.1:{port}" for name, port in zip(TRIO, free_ports(3), strict=True)}
     parties = Parties(dealer.certificates, {})
     parties.addresses = addresses
@@ -1265,7 +1292,7 @@ async def committee_of(
             }
             to_dealer = await stack.enter_async_context(dealer.channel(name))
             tally = stack.enter_context(contextlib.closing(Tally(directory / name / "party.db")))
-            peer_servicer = PeerServicer()
+            peer_servicer = last if last and name == TRIO[-1] else PeerServicer()
             servicer = PartyServicer(
                 name,
                 TRIO,
@@ -1535,34 +1562,6 @@ async def test_a_dealer_is_not_asked_again_where_the_mark_can_not_be_written(
         assert not any((await party.health()).values())
 
 
-class Slanderer(PeerServicer):
-    """Agrees to what it is told, and then ends the session as if it had caught the dealer."""
-
-    @rpc.allowed(Role.PARTY)
-    async def Exchange(  # type: ignore[override]
-        self, request_iterator: Any, context: Any
-    ) -> None:
-        request = await context.read()
-        frame = party_pb2.PeerFrame(hello=request.frame.hello)
-        frame.hello.zero_seed = new_seed()
-        await context.write(party_pb2.ExchangeResponse(frame=frame))
-        await context.read()
-        raise VoteError(ErrorKind.DEALER_CAUGHT, session="session", why="so it says")
-
-
-async def test_a_party_that_says_that_it_caught_the_dealer_has_nobody_else_blame_it(
-    dealer: Dealer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    servicers = iter([PeerServicer, PeerServicer, Slanderer])
-    monkeypatch.setattr(f"{__name__}.PeerServicer", lambda: next(servicers)())
-    async with committee_of(dealer, tmp_path, 1 << 26, seconds=3.0) as (_, committee):
-        spec = committee.spec()
-        await committee.open(spec)
-        error = await error_of(committee.holdings(spec, "party-0"))
-        assert error.name == "ENDED_BY" and "DEALER_CAUGHT" in error.message
-    assert not any((tmp_path / name / "dealer-caught").exists() for name in TRIO)
-
-
 class Whisperer(DealerServicer):
     """Fails in the words in which a party blames another."""
 
@@ -1586,6 +1585,52 @@ async def test_a_dealer_that_blames_a_party_is_quoted(
         await committee.open(spec)
         error = await error_of(committee.holdings(spec, "party-0"))
     assert error.name == "ENDED_BY" and error.message.startswith("The dealer ended the session")
+
+
+class Accuser(PeerServicer):
+    """Agrees to whatever its peers are about to do, and then ends their streams with an error that
+    they would raise themselves."""
+
+    def __init__(self, error: VoteError) -> None:
+        super().__init__()
+        self._error = error
+
+    @rpc.allowed(Role.PARTY)
+    async def Exchange(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        hello = (await context.read()).frame.hello
+        hello.zero_seed = bytes(SEED_BYTES)
+        frame = party_pb2.PeerFrame(hello=hello)
+        await context.write(party_pb2.ExchangeResponse(frame=frame))
+        # By now they wait for a frame.
+        await context.read()
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        VoteError(ErrorKind.DEALER_CAUGHT, session="s", why="item 0 is wrong"),
+        VoteError(ErrorKind.DEALER_REFUSED, who="party-0", path="dealer-caught"),
+        VoteError(ErrorKind.COMMITTEE_DISAGREES, round="r", why="party party-1 opened a seed"),
+        VoteError(ErrorKind.PARTY_UNREACHABLE, who="Party party-1", why="it is down"),
+        VoteError(ErrorKind.SERVICE_BUSY, got=1, retry_after=0.0),
+    ],
+    ids=lambda error: error.name,
+)
+async def test_what_a_peer_says_of_others_is_blamed_on_nobody_but_that_peer(
+    dealer: Dealer, tmp_path: Path, error: VoteError
+) -> None:
+    """Else one party puts an honest dealer out of use at all others, with a word."""
+    async with committee_of(dealer, tmp_path, 1 << 26, 2.0, Accuser(error)) as (parties, committee):
+        spec = committee.spec(queries=MANY)
+        await committee.open(spec)
+        for name in TRIO[:-1]:
+            told = await error_of(committee.holdings(spec, name))
+            assert told.name == "ENDED_BY" and told.retry_after is None, told
+            assert told.message.startswith("Party party-2 ended the session"), told
+            assert not (tmp_path / name / "dealer-caught").exists()
+            assert all((await parties.servicers[name].health()).values())
+        await committee.abandon(spec)
 
 
 async def test_rounds_side_by_side_are_counted_right_in_a_small_pool(

@@ -86,6 +86,8 @@ class Agent:
             except grpc.RpcError as error:
                 failure = VoteError.from_rpc(error, "The coordinator")
                 log.warning("not attending: %s", failure.message)
+            except VoteError as error:
+                log.warning("not attending: %s", error.message)
             if self._welcomed:
                 wait = low
             # Spread over time, so that a restarted coordinator is not met by all agents at once.
@@ -119,7 +121,7 @@ class Agent:
         rounds: set[asyncio.Task[None]] = set()
         successor = asyncio.create_task(self._move(call, rounds))
         try:
-            while (response := await call.read()) is not grpc.aio.EOF:
+            while (response := rpc.readable(await call.read(), "Attend")) is not grpc.aio.EOF:
                 if response.HasField("go"):
                     self._decide(response.go.round_id, True)
                 elif response.HasField("closed"):

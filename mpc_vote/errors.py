@@ -102,7 +102,7 @@ class ErrorKind(enum.Enum):
     )
     MESSAGE_UNREADABLE = (
         _BAD,
-        "A message to {method} can't be read. Check that both sides run the same version.",
+        "A message to or from {method} can't be read. Check that both sides run the same version.",
     )
     NAME_INVALID = (
         _BAD,

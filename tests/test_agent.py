@@ -112,6 +112,45 @@ class _Channel:
         return lambda *_, **__: None
 
 
+async def test_a_message_that_can_not_be_read_ends_the_session_and_not_the_agent() -> None:
+    """Over gRPC itself, which goes on after such a message."""
+    joined = 0
+
+    async def garble(requests: Any, context: Any) -> None:
+        nonlocal joined
+        joined += 1
+        await context.write(agent_pb2.AttendResponse(welcome=agent_pb2.Welcome()))
+        await context.write(None)
+        await asyncio.get_running_loop().create_future()
+
+    def encoded(message: agent_pb2.AttendResponse | None) -> bytes:
+        return b"\xff" if message is None else message.SerializeToString()
+
+    server = grpc.aio.server()
+    handlers = {
+        "Attend": grpc.stream_stream_rpc_method_handler(garble, response_serializer=encoded)
+    }
+    service = grpc.method_handlers_generic_handler("mpcvote.v1.AgentService", handlers)
+    server.add_generic_rpc_handlers((service,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    nobody: Any = None
+    channel: Any = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+    channel.renewed = asyncio.get_running_loop().create_future
+    agent = Agent("ann", nobody, nobody, agent_pb2.Capabilities(), channel, {}, Path())
+
+    async def came_back() -> bool:
+        assert not attending.done()
+        return joined == 2
+
+    try:
+        async with cancelled(agent.attend()) as attending:
+            await until(came_back, "the agent attends again")
+    finally:
+        await channel.close()
+        await server.stop(0)
+
+
 # The order of a round: nothing that depends on private data before the spend is on disk
 
 

@@ -401,9 +401,17 @@ def _rebuild(cls: type[VoteError], status: status_pb2.Status) -> VoteError | Non
     return error
 
 
+def one_line(text: str) -> str:
+    """A text as it may be shown: what would end its line, or steer a terminal, is spelt out."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def _cut(text: str, limit: int = MAX_VALUE_CHARACTERS) -> str:
-    """A text, or as much of it as an error has room for."""
-    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+    """A text on one line, or as much of it as an error has room for."""
+    shown = one_line(text[: limit + 1])
+    return shown if len(shown) <= limit else f"{shown[: limit - 3]}..."
 
 
 def _detail(status: status_pb2.Status, message: Any) -> Any:

@@ -319,3 +319,21 @@ def test_a_peers_time_to_wait_is_one_that_can_be_waited(seconds: int) -> None:
     assert error.retry_after is not None
     assert 0 <= error.retry_after <= 86_400
     assert error.to_status().message == status.message
+
+
+async def test_nobody_writes_lines_of_its_own_into_anothers_error() -> None:
+    """What a caller sent comes back spelt out, and so does what a server answers with."""
+    forged = "x\n2026-01-01 INFO all is well\r\x1b[2J\u2028"
+    mine = VoteError(ErrorKind.ROUND_UNKNOWN, round=forged)
+    status = mine.to_status()
+    status.message = forged
+
+    async def forge(request: bytes, context: Any) -> bytes:
+        trailing = ((DETAILS, status.SerializeToString()),)
+        await context.abort(mine.kind.status, "no", trailing)
+        raise AssertionError("abort returned")
+
+    async with serving(forge) as channel:
+        theirs = await call(channel)
+    for error in (mine, theirs):
+        assert error.message.isprintable() and "x\\n2026" in error.message

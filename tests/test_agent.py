@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -331,3 +332,43 @@ async def test_rounds_that_wait_for_their_start_hold_no_queries_in_memory(tmp_pa
             tracemalloc.stop()
     assert table.fetched == 3
     assert held < rows.nbytes
+
+
+async def test_a_coordinator_that_hangs_up_after_go_has_one_vote_at_a_time(tmp_path: Path) -> None:
+    """A vote goes on in its thread: the next one, with its batch, waits until it has ended."""
+    async with _seated(tmp_path) as table:
+        voting, released = threading.Event(), threading.Event()
+        vote, at_once = table.voter.vote, 0
+
+        def slow(spec: Spec, queries: Queries) -> Ballot:
+            nonlocal at_once
+            at_once += 1
+            assert at_once == 1
+            voting.set()
+            assert released.wait(SECONDS)
+            at_once -= 1
+            return vote(spec, queries)
+
+        table.voter.vote = slow  # type: ignore[method-assign]
+        first = table.announce()
+        assert (await table.answer()).prepared.round_id == first
+        table.go(first)
+        await asyncio.to_thread(voting.wait, SECONDS)
+        table.said.put_nowait(grpc.aio.EOF)
+
+        async def hung_up() -> bool:
+            return not (await table.agent.health())["mpcvote.v1.AgentService"]
+
+        await until(hung_up, "the agent knows that nobody listens")
+        table.said.put_nowait(agent_pb2.AttendResponse(welcome=agent_pb2.Welcome()))
+        async with cancelled(table.agent._session()):
+            assert (await table.answer()).HasField("capabilities")
+            second = table.announce()
+            assert (await table.answer()).prepared.round_id == second
+            table.go(second)
+            for _ in range(100):
+                await asyncio.sleep(0.001)
+            assert table.spent() == [first]
+            released.set()
+            assert (await table.answer()).submitted.round_id == second
+        assert table.spent() == [first, second]

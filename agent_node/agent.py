@@ -14,9 +14,9 @@ import contextlib
 import logging
 import os
 import random
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
@@ -33,6 +33,8 @@ from mpc_vote.sharing import Share
 from mpc_vote.spec import MAX_ROUNDS_AT_ONCE, Spec
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _SUBMISSION_ID_BYTES = 16
 _SUBMIT_TRIES = 3
@@ -86,6 +88,8 @@ class Agent:
             except grpc.RpcError as error:
                 failure = VoteError.from_rpc(error, "The coordinator")
                 log.warning("not attending: %s", failure.message)
+            except VoteError as error:
+                log.warning("not attending: %s", error.message)
             if self._welcomed:
                 wait = low
             # Spread over time, so that a restarted coordinator is not met by all agents at once.
@@ -119,7 +123,7 @@ class Agent:
         rounds: set[asyncio.Task[None]] = set()
         successor = asyncio.create_task(self._move(call, rounds))
         try:
-            while (response := await call.read()) is not grpc.aio.EOF:
+            while (response := rpc.readable(await call.read(), "Attend")) is not grpc.aio.EOF:
                 if response.HasField("go"):
                     self._decide(response.go.round_id, True)
                 elif response.HasField("closed"):
@@ -133,6 +137,8 @@ class Agent:
                     await self._overload(response.announcement.spec, call)
             return successor.result() if successor.done() else None
         finally:
+            # Rounds may take a while to end.
+            self._attending = successor.done()
             successor.cancel()
             call.cancel()
             for task in rounds:
@@ -214,7 +220,7 @@ class Agent:
             await self._await_start(spec, call)
             # One batch, and the ballots on it, are in memory at a time.
             async with self._voting:
-                shares = await asyncio.to_thread(self._cast, spec, batch)
+                shares = await _to_its_end(asyncio.to_thread(self._cast, spec, batch))
         submission = os.urandom(_SUBMISSION_ID_BYTES)
         sent = await asyncio.gather(
             *(
@@ -305,6 +311,16 @@ class Agent:
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
             async with self._saying:
                 await call.write(message)
+
+
+async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Work in a thread, which no cancellation ends: whoever is cancelled still waits for it, so
+    that what it holds is not taken to be free."""
+    task = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(task)
+    finally:
+        await asyncio.wait([task])
 
 
 def _over(spec: Spec, why: str) -> VoteError:

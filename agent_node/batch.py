@@ -15,7 +15,7 @@ from typing import IO
 import numpy as np
 
 from agent_node.voter import Queries
-from mpc_vote import wire
+from mpc_vote import rpc, wire
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.proto.mpcvote.v1 import agent_pb2
 from mpc_vote.spec import Spec
@@ -41,7 +41,7 @@ class Batch:
         """Takes the queries in, or refuses them."""
         rows, digest = 0, wire.QueryDigest(self._dtype, self._shape[1:])
         async for response in responses:
-            part = wire.from_tensor(response.queries)
+            part = wire.from_tensor(rpc.readable(response, "FetchQueries").queries)
             if part.dtype != self._dtype or part.shape[1:] != self._shape[1:]:
                 raise VoteError(ErrorKind.POLICY_REFUSED, why="its queries have another shape")
             if rows + len(part) > self._shape[0]:

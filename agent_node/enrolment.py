@@ -68,7 +68,7 @@ async def _renew(credentials: Credentials, certs: Path, coordinator: rpc.Channel
     stub = enrolment_pb2_grpc.RenewalServiceStub(coordinator)
     request = enrolment_pb2.RenewRequest(csr_der=_request(key))
     try:
-        response = await stub.Renew(request, timeout=_CALL_SECONDS)
+        response = rpc.readable(await stub.Renew(request, timeout=_CALL_SECONDS), "Renew")
     except grpc.RpcError as error:
         raise VoteError.from_rpc(error, "The coordinator") from error
     chain, key_pem = response.certificate_pem, pem.encode_key(key)
@@ -144,7 +144,7 @@ async def _ask(
     while True:
         try:
             response: enrolment_pb2.EnrolResponse = await stub.Enrol(request, timeout=_CALL_SECONDS)
-            return response
+            return rpc.readable(response, "Enrol")
         except grpc.RpcError as error:
             failure = VoteError.from_rpc(error, "The coordinator")
             if failure.kind not in _PASSING:

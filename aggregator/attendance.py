@@ -23,7 +23,7 @@ import numpy as np
 
 from aggregator.archive import Archive
 from mpc_vote import rpc, wire
-from mpc_vote.errors import ErrorKind, VoteError
+from mpc_vote.errors import ErrorKind, VoteError, one_line
 from mpc_vote.identity import Role
 from mpc_vote.privacy.ledger import LEDGER_ID
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, agent_pb2_grpc, common_pb2
@@ -253,7 +253,7 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
                 ballots.declined.pop(name, None)
             elif kind == "declined":
                 declined = request.declined
-                ballots.declined[name] = f"{declined.error}: {declined.reason}"[:500]
+                ballots.declined[name] = one_line(f"{declined.error}: {declined.reason}"[:500])
             ballots.changed.set()
 
     def _wake(self, name: str) -> None:

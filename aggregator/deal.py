@@ -103,7 +103,7 @@ async def ask(channel: grpc.aio.Channel, session: Session, rank: int, timeout: f
 async def _next(call: Any, timeout: float) -> Any:
     """The next message of a stream from the dealer, or its end."""
     try:
-        # Not `wait_for`, which may return what was read to somebody who has been cancelled.
+        # Not `wait_for`, which goes on where it is cancelled just as the message comes.
         async with asyncio.timeout(timeout):
             return await call.read()
     except grpc.RpcError as error:
@@ -209,8 +209,7 @@ class DealtMaterial:
                 correction = None
                 if self._call is not None:
                     correction = await self._bytes(item.correction_bytes)
-                # The thread has the key from here: `close` may forget it while the part is made.
-                part = await asyncio.to_thread(self._part, item, index, self._key, correction)
+                part = await asyncio.to_thread(self._part, self._key, item, index, correction)
                 self._wanted.clear()
                 self._ready.put((item, part))
             self._ready.put(VoteError(ErrorKind.DEAL_INVALID, why="the engine left its plan"))
@@ -221,8 +220,12 @@ class DealtMaterial:
             why = type(error).__name__
             self._ready.put(VoteError(ErrorKind.INTERNAL, who="The dealing", why=why))
 
-    def _part(self, item: Item[P], index: int, key: bytes, correction: bytes | None) -> P:
-        """This party's part of an item; a correction is only used if it is the one committed to."""
+    def _part(self, key: bytes, item: Item[P], index: int, correction: bytes | None) -> P:
+        """This party's part of an item; a correction is only used if it is the one committed to.
+
+        The key is given, as the material may be closed, and have forgotten it, before a thread is
+        free: whoever compared without it would blame an honest dealer.
+        """
         digest = self._drawn.digests[index]
         if correction is not None and commitment(correction, key, index) != digest:
             error = self._drawn.wrong(f"item {index} is not what it committed to")

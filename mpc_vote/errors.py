@@ -102,7 +102,7 @@ class ErrorKind(enum.Enum):
     )
     MESSAGE_UNREADABLE = (
         _BAD,
-        "A message to {method} can't be read. Check that both sides run the same version.",
+        "A message to or from {method} can't be read. Check that both sides run the same version.",
     )
     NAME_INVALID = (
         _BAD,
@@ -417,13 +417,17 @@ def _rebuild(cls: type[VoteError], sent: grpc.RpcError) -> VoteError | None:
     return error
 
 
-def _cut(text: str, limit: int = MAX_VALUE_CHARACTERS) -> str:
-    """A text on one line, or as much of it as an error has room for.
+def one_line(text: str) -> str:
+    """A text as it may be shown: what would end its line, or steer a terminal, is spelt out."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
-    What a peer wrote ends up in logs and on terminals: it can begin no line there, and steer none.
-    """
-    some = text if len(text) <= limit else f"{text[: limit - 3]}..."
-    return some if some.isprintable() else "".join(c if c.isprintable() else " " for c in some)
+
+def _cut(text: str, limit: int = MAX_VALUE_CHARACTERS) -> str:
+    """A text on one line, or as much of it as an error has room for."""
+    shown = one_line(text[: limit + 1])
+    return shown if len(shown) <= limit else f"{shown[: limit - 3]}..."
 
 
 def _detail(status: status_pb2.Status, message: Any) -> Any:

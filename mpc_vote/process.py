@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from mpc_vote.config import ConfigError, Settings, load
-from mpc_vote.errors import VoteError
+from mpc_vote.errors import VoteError, one_line
 from mpc_vote.identity import IdentityError
 from mpc_vote.privacy.ledger import LedgerError
 
@@ -31,6 +31,13 @@ S = TypeVar("S", bound=Settings)
 # between fork and exec would share the process with gRPC's threads.
 PARENT_VARIABLE = "MPC_VOTE_PARENT"
 _PR_SET_PDEATHSIG = 1
+
+
+class LineFormatter(logging.Formatter):
+    """One line for each record, whatever peers put into it: none can write lines of its own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return one_line(super().formatMessage(record))
 
 
 class CommandError(Exception):
@@ -48,11 +55,9 @@ def run(
     leave_no_core()
     try:
         settings = load(model, arguments)
-        logging.basicConfig(
-            level=settings.log_level.upper(),
-            stream=sys.stderr,
-            format="%(asctime)s %(levelname)s %(message)s",
-        )
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s"))
+        logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
         # It tells which builds of itself it could not find.
         logging.getLogger("faiss").setLevel(logging.WARNING)
         asyncio.run(main(settings))

@@ -59,6 +59,7 @@ _caller: contextvars.ContextVar[Identity] = contextvars.ContextVar("caller")
 Service = tuple[Callable[..., None], object]
 _ANYBODY = "anybody"
 Method = TypeVar("Method", bound=Callable[..., Any])
+Response = TypeVar("Response")
 
 
 def caller() -> Identity:
@@ -420,6 +421,13 @@ async def is_serving(channel: grpc.aio.Channel, service: str = "") -> bool:
         return False
     serving: bool = response.status == health_pb2.HealthCheckResponse.SERVING
     return serving
+
+
+def readable(response: Response | None, method: str) -> Response:
+    """A response; in the place of one that can't be read gRPC gives None, and goes on."""
+    if response is None:
+        raise VoteError(ErrorKind.MESSAGE_UNREADABLE, method=method)
+    return response
 
 
 async def reach(channel: grpc.aio.Channel, who: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -110,6 +111,45 @@ class _Channel:
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_, **__: None
+
+
+async def test_a_message_that_can_not_be_read_ends_the_session_and_not_the_agent() -> None:
+    """Over gRPC itself, which goes on after such a message."""
+    joined = 0
+
+    async def garble(requests: Any, context: Any) -> None:
+        nonlocal joined
+        joined += 1
+        await context.write(agent_pb2.AttendResponse(welcome=agent_pb2.Welcome()))
+        await context.write(None)
+        await asyncio.get_running_loop().create_future()
+
+    def encoded(message: agent_pb2.AttendResponse | None) -> bytes:
+        return b"\xff" if message is None else message.SerializeToString()
+
+    server = grpc.aio.server()
+    handlers = {
+        "Attend": grpc.stream_stream_rpc_method_handler(garble, response_serializer=encoded)
+    }
+    service = grpc.method_handlers_generic_handler("mpcvote.v1.AgentService", handlers)
+    server.add_generic_rpc_handlers((service,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    nobody: Any = None
+    channel: Any = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+    channel.renewed = asyncio.get_running_loop().create_future
+    agent = Agent("ann", nobody, nobody, agent_pb2.Capabilities(), channel, {}, Path())
+
+    async def came_back() -> bool:
+        assert not attending.done()
+        return joined == 2
+
+    try:
+        async with cancelled(agent.attend()) as attending:
+            await until(came_back, "the agent attends again")
+    finally:
+        await channel.close()
+        await server.stop(0)
 
 
 # The order of a round: nothing that depends on private data before the spend is on disk
@@ -292,3 +332,43 @@ async def test_rounds_that_wait_for_their_start_hold_no_queries_in_memory(tmp_pa
             tracemalloc.stop()
     assert table.fetched == 3
     assert held < rows.nbytes
+
+
+async def test_a_coordinator_that_hangs_up_after_go_has_one_vote_at_a_time(tmp_path: Path) -> None:
+    """A vote goes on in its thread: the next one, with its batch, waits until it has ended."""
+    async with _seated(tmp_path) as table:
+        voting, released = threading.Event(), threading.Event()
+        vote, at_once = table.voter.vote, 0
+
+        def slow(spec: Spec, queries: Queries) -> Ballot:
+            nonlocal at_once
+            at_once += 1
+            assert at_once == 1
+            voting.set()
+            assert released.wait(SECONDS)
+            at_once -= 1
+            return vote(spec, queries)
+
+        table.voter.vote = slow  # type: ignore[method-assign]
+        first = table.announce()
+        assert (await table.answer()).prepared.round_id == first
+        table.go(first)
+        await asyncio.to_thread(voting.wait, SECONDS)
+        table.said.put_nowait(grpc.aio.EOF)
+
+        async def hung_up() -> bool:
+            return not (await table.agent.health())["mpcvote.v1.AgentService"]
+
+        await until(hung_up, "the agent knows that nobody listens")
+        table.said.put_nowait(agent_pb2.AttendResponse(welcome=agent_pb2.Welcome()))
+        async with cancelled(table.agent._session()):
+            assert (await table.answer()).HasField("capabilities")
+            second = table.announce()
+            assert (await table.answer()).prepared.round_id == second
+            table.go(second)
+            for _ in range(100):
+                await asyncio.sleep(0.001)
+            assert table.spent() == [first]
+            released.set()
+            assert (await table.answer()).submitted.round_id == second
+        assert table.spent() == [first, second]

@@ -356,13 +356,19 @@ def test_no_text_of_a_peer_begins_a_line_or_steers_a_terminal(sign: str) -> None
         assert all(value.isprintable() for value in error.values.values())
 
 
-def test_a_peers_text_is_one_line_without_controls() -> None:
-    """It ends up in logs, where it could pass for lines of others, and on terminals."""
-    said = "no\n12:00 CRITICAL the dealer was caught\r\x1b[2J\x00\u202e"
-    given = VoteError(ErrorKind.ROUND_FAILED, field=said, round="r", why=said)
-    metadata = grpc.aio.Metadata(*given.trailing_metadata())
-    sent = grpc.aio.AioRpcError(given.kind.status, grpc.aio.Metadata(), metadata, details="")
-    error = VoteError.from_rpc(sent, "The peer")
-    for text in (error.message, error.field, *error.values.values()):
-        assert text.isprintable()
-    assert "no 12:00 CRITICAL the dealer was caught" in error.message
+async def test_nobody_writes_lines_of_its_own_into_anothers_error() -> None:
+    """What a caller sent comes back spelt out, and so does what a server answers with."""
+    forged = "x\n2026-01-01 INFO all is well\r\x1b[2J\u2028"
+    mine = VoteError(ErrorKind.ROUND_UNKNOWN, round=forged)
+    status = mine.to_status()
+    status.message = forged
+
+    async def forge(request: bytes, context: Any) -> bytes:
+        trailing = ((DETAILS, status.SerializeToString()),)
+        await context.abort(mine.kind.status, "no", trailing)
+        raise AssertionError("abort returned")
+
+    async with serving(forge) as channel:
+        theirs = await call(channel)
+    for error in (mine, theirs):
+        assert error.message.isprintable() and "x\\n2026" in error.message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from mpc_vote.cluster import Cluster
+from mpc_vote.process import LineFormatter
 from tests.service.support import until
 
 ALLOW = """
@@ -78,3 +80,16 @@ async def test_every_role_allows_no_core(tmp_path: Path) -> None:
         assert allowed <= 1 and allowed != resource.RLIM_INFINITY
     finally:
         cluster.stop()
+
+
+def test_a_record_is_one_line_of_the_log_and_a_traceback_keeps_its_own() -> None:
+    formatter = LineFormatter("%(levelname)s %(message)s")
+    forged = "gone\nINFO round 1: voted\x1b[2J"
+    try:
+        raise ValueError("no")
+    except ValueError:
+        told = sys.exc_info()
+    record = logging.LogRecord("", logging.WARNING, "", 0, "not attending: %s", (forged,), told)
+    lines = formatter.format(record).splitlines()
+    assert lines[0] == r"WARNING not attending: gone\nINFO round 1: voted\x1b[2J"
+    assert lines[1].startswith("Traceback") and lines[-1] == "ValueError: no"

@@ -11,16 +11,19 @@ import datetime as dt
 import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 from cryptography import x509
 
+from agent_node import enrolment
 from mpc_vote import cli, identity, pem, rpc
 from mpc_vote.authority import CertificateAuthority
-from mpc_vote.errors import VoteError
+from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import CredentialPaths, Credentials, Identity, IdentityError, Role
 from mpc_vote.revocation import Revocations
+from tests.fuzz.fakes import Channel
 
 PARTY = Identity(Role.PARTY, "a")
 
@@ -311,3 +314,20 @@ def test_the_command_revokes_by_name_by_file_and_by_serial(
     listed = x509.load_pem_x509_crl((out / "ca" / "crl.pem").read_bytes())
     root = x509.load_pem_x509_certificate((out / "ca" / "ca.pem").read_bytes())
     assert listed.issuer == root.subject
+
+
+async def test_an_answer_to_an_agents_renewal_that_can_not_be_read_is_refused(
+    authority: CertificateAuthority, tmp_path: Path
+) -> None:
+    """As what keeps the agent asking: gRPC gives None in the place of such an answer."""
+    authority.issue(Identity(Role.AGENT, "alice"), tmp_path / "alice")
+    credentials = Credentials.load(tmp_path / "alice")
+
+    async def unreadable(*_: object, **__: object) -> None:
+        return None
+
+    coordinator: Any = Channel({"Renew": unreadable})
+    with pytest.raises(VoteError) as refusal:
+        await enrolment._renew(credentials, tmp_path / "alice", coordinator)
+    assert refusal.value.kind is ErrorKind.MESSAGE_UNREADABLE
+    assert credentials.newest() is credentials

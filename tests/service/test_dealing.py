@@ -60,6 +60,8 @@ from mpc_vote.identity import Credentials, Identity, Role
 from mpc_vote.proto.mpcvote.v1 import dealer_pb2, dealer_pb2_grpc, party_pb2, party_pb2_grpc
 from mpc_vote.relay import Relay
 from mpc_vote.spec import MAX_CLASSES, MAX_PARTIES, MAX_QUERIES, Spec
+from tests.fuzz.fakes import Channel as FakeChannel
+from tests.fuzz.fakes import Stream
 from tests.service.committee import AGENTS, ROWS, Committee, holdings_of, labels_of
 from tests.service.support import SECONDS, Group, Labels, error_of, refused, until
 
@@ -1229,6 +1231,61 @@ async def test_an_engine_that_waits_when_its_material_is_closed_is_let_go(
         with pytest.raises(VoteError):
             await taken(material, SMALL)
     assert pool.held == 0
+
+
+async def test_closing_before_a_correction_is_compared_blames_nobody(
+    certificates: Certificates,
+) -> None:
+    """Whoever gives a round up while a thread is about to compare must not frame the dealer."""
+    blamed: list[VoteError] = []
+    held = threading.Event()
+    asked = Session("session", tuple(PAIR), SMALL_PLAN, copies=1)
+    with ThreadPoolExecutor(1) as threads:
+        asyncio.get_running_loop().set_default_executor(threads)
+        async with (
+            serving(certificates, FaultyDealer(*GRANT, correction(SMALL.correction_bytes))) as one,
+            one.channel(PAIR[1]) as channel,
+        ):
+            drawn = await one.drawn(asked, 1, channel, SECONDS)
+            busy = threads.submit(held.wait, SECONDS)
+            material = DealtMaterial(
+                channel, drawn, SMALL_PLAN, True, MaterialPool(1 << 20), SECONDS, blamed.append
+            )
+
+            async def waits() -> bool:
+                return threads._work_queue.qsize() == 1
+
+            await until(waits, "a correction waits to be compared", step=0.005)
+            material.close()
+            held.set()
+            assert busy.result(SECONDS)
+            await asyncio.to_thread(int)
+    assert blamed == []
+
+
+@pytest.mark.parametrize("turns", range(10))
+async def test_closing_as_a_correction_comes_blames_nobody_and_keeps_no_room(turns: int) -> None:
+    """At every turn of the loop while the first correction is on its way."""
+    blamed: list[VoteError] = []
+    pool = MaterialPool(1 << 20)
+    digests = tuple(commitment(bytes(SMALL.correction_bytes), KEY, index) for index in range(8))
+    stream = Stream([correction(SMALL.correction_bytes)], asyncio.get_running_loop().create_future)
+    channel: Any = FakeChannel({"Collect": lambda _: stream})
+    material = DealtMaterial(
+        channel,
+        Drawn("session", 0, KEY, digests, b"", 0),
+        SMALL_PLAN,
+        True,
+        pool,
+        SECONDS,
+        blamed.append,
+    )
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    material.close()
+    await asyncio.gather(material._fetching, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_default_executor()
+    assert blamed == [] and pool.held == 0
 
 
 async def test_seeds_are_forgotten_and_never_shown(dealer: Dealer) -> None:

@@ -95,6 +95,11 @@ class ErrorKind(enum.Enum):
         "The policies of the attending agents leave {got} for a quorum of {want}: {why}. "
         "Ask for what they accept, or start more agents.",
     )
+    NEIGHBOURS_RANGE = (
+        _STATE,
+        "The agents that could answer count {got} neighbours, this service takes {low} to {high}. "
+        "Start agents with another --neighbours, or the coordinator with other bounds.",
+    )
     TIMEOUT_RANGE = (_BAD, "answer_seconds must be from {low} to {high}, got {got}.")
     REQUEST_ID_REUSED = (
         grpc.StatusCode.ALREADY_EXISTS,

@@ -406,8 +406,17 @@ def _rebuild(cls: type[VoteError], status: status_pb2.Status) -> VoteError | Non
     return error
 
 
+def printable(text: str) -> str:
+    """A text that others wrote, fit for a line of a log or a terminal: what would end the line,
+    steer the terminal or turn its direction is written as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def _cut(text: str, limit: int = MAX_VALUE_CHARACTERS) -> str:
-    """A text, or as much of it as an error has room for."""
+    """A text, or as much of it as an error has room for, on one line."""
+    text = printable(text[: limit + 1])
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 

@@ -171,7 +171,8 @@ class ErrorKind(enum.Enum):
     )
     RENEWAL_ELSEWHERE = (
         _STATE,
-        "This coordinator certifies no agents. Ask the authority for a new certificate.",
+        "This coordinator certifies agents that enrolled with it, if any. Ask whoever issued this "
+        "certificate for a new one.",
     )
 
     # the state of the service

@@ -21,7 +21,9 @@ from mpc_vote.client import Plan
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.data.partition import save_part
 from mpc_vote.errors import ErrorKind, VoteError
+from mpc_vote.privacy.accountant import epsilon
 from mpc_vote.privacy.ledger import Ledger
+from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2
 from mpc_vote.spec import BALLOT_CODES, BALLOTS, Spec
 from tests.service.support import refused
@@ -204,6 +206,28 @@ def test_an_agent_with_more_neighbours_than_the_service_takes_bends_no_round(k: 
         assert spec.message.verified == alone.message.verified
     with refused(ErrorKind.NEIGHBOURS_RANGE, str(k)):
         spec_for({"mallory": liar(k=k)})
+
+
+@pytest.mark.parametrize(
+    ("ballot", "level", "k"),
+    [(BallotKind.KNN_COUNT, Level.AGENT, 500), (BallotKind.KNN_FREQUENCY, Level.INSTANCE, 1)],
+)
+def test_anothers_k_does_not_drain_an_agents_budget(
+    ballot: BallotKind, level: Level, k: int, tmp_path: Path
+) -> None:
+    """An agent pays for what its own data moves; the service, for what anybody's does."""
+    present = {f"agent-{number}": capabilities(agent()) for number in range(3)}
+    alone, spec = (
+        spec_for(agents, ballot=ballot, sigma=9.0, quorum=3)
+        for agents in (present, {**present, "mallory": liar(k=k)})
+    )
+    with Ledger(tmp_path / "ledger.db", None) as ledger:
+        Policy("agent-0", agent(), ledger).charge(spec)
+        paid = ledger.spent(level, 1e-3)
+    # Finer votes are rounded less: not a unit more is lost by them.
+    assert paid <= epsilon([alone.mechanism], level, 1e-3)
+    assert epsilon([spec.mechanism], level, 1e-3) > 5 * paid
+    assert epsilon([spec.mechanism_for("mallory")], level, 1e-3) > 5 * paid
 
 
 def test_an_agent_casts_the_kinds_of_ballots_that_its_owner_names(tmp_path: Path) -> None:

@@ -382,12 +382,14 @@ def _quorum(
     """Roster, quorum and collusion bound, leaving out agents whose policy would refuse them.
 
     Where the plan is silent, the quorum is the largest that is no more than its part of the agents
-    who accept it. Each is asked about each quorum anew: an agent that would refuse every round must
-    not make the quorum one that others refuse.
+    who accept it, and these are most of all. Each is asked about each quorum anew: an agent that
+    would refuse every round must not make the quorum one that others refuse, and one that refuses
+    nothing must not be left alone with the labels.
     """
     sigma = plan.sigma or defaults.sigma
     part = 1.0 if plan.quorum else defaults.quorum_fraction
     wanted = plan.quorum or math.ceil(part * len(agents))
+    least = plan.quorum or len(agents) // 2 + 1
     unwilling: dict[str, str] = {}
     left = len(agents)
     for quorum in [wanted] if plan.quorum else range(wanted, 0, -1):
@@ -397,13 +399,13 @@ def _quorum(
             break
         whys = {a: _objection(present[a], sigma, quorum, collusion, verified) for a in agents}
         roster = [agent for agent in agents if not whys[agent]]
-        if quorum <= math.ceil(part * len(roster)):
+        if len(roster) >= least and quorum <= math.ceil(part * len(roster)):
             return roster, quorum, collusion
         if not unwilling:
             left, unwilling = len(roster), {agent: why for agent, why in whys.items() if why}
     if unwilling:
         why = "; ".join(f"{agent} {reason}" for agent, reason in unwilling.items())
-        raise VoteError(ErrorKind.AGENTS_UNWILLING, got=left, want=wanted, why=why)
+        raise VoteError(ErrorKind.AGENTS_UNWILLING, got=left, want=max(wanted, least), why=why)
     raise VoteError(
         ErrorKind.QUORUM_RANGE,
         field="plan.quorum",

@@ -194,6 +194,16 @@ def test_an_agent_that_would_refuse_every_round_blocks_none() -> None:
         assert spec.message.quorum == 3
 
 
+@pytest.mark.parametrize("honest", [1, 2, 5])
+def test_an_agent_is_not_left_alone_with_a_round_that_the_others_refuse(honest: int) -> None:
+    """It would choose every label; who asks for a quorum of one gets it."""
+    others = {f"agent-{number}": liar(min_sigma=50.0) for number in range(honest)}
+    present = {**others, "mallory": liar(min_quorum=1, min_collusion=0)}
+    with refused(ErrorKind.AGENTS_UNWILLING, "agent-0 wants sigma of at least 50"):
+        spec_for(present)
+    assert list(spec_for(present, quorum=1).roster) == ["mallory"]
+
+
 @pytest.mark.parametrize("k", [1_001, 1 << 20])
 def test_an_agent_with_more_neighbours_than_the_service_takes_bends_no_round(k: int) -> None:
     """Not its ring, its cost, nor whether it is verified."""

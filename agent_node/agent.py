@@ -234,7 +234,7 @@ class Agent:
         """Keeps what the round will cost apart from the budget, until the round is over."""
         async with self._promising:
             await asyncio.to_thread(self._policy.check_budget, spec, dict(self._promised))
-            self._promised[spec.round_id] = spec.mechanism
+            self._promised[spec.round_id] = self._policy.cost(spec)
 
     async def _fetch(self, spec: Spec, batch: Batch) -> None:
         """The round's queries, which must be those that the spec's digest names."""

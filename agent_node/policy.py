@@ -102,16 +102,20 @@ class Policy:
                 want=mine.min_sigma,
             )
 
+    def cost(self, spec: Spec) -> Mechanism:
+        """What a round costs this agent, by its own k: another's must not drain its budget."""
+        return spec.mechanism_for(self._name)
+
     def check_budget(self, spec: Spec, promised: Mapping[str, Mechanism]) -> None:
         """Refuses a round that could not be charged after the promised ones; nothing is written."""
         with self._refusing():
-            self._ledger.check(spec.round_id, spec.mechanism, promised)
+            self._ledger.check(spec.round_id, self.cost(spec), promised)
 
     def charge(self, spec: Spec) -> None:
         """Writes the spend down; a round that was charged before is not answered again."""
         note = f"{spec.ballot.value}, sigma {spec.message.sigma:g}"
         with self._refusing():
-            self._ledger.charge(spec.round_id, spec.mechanism, note)
+            self._ledger.charge(spec.round_id, self.cost(spec), note)
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:

@@ -8,6 +8,7 @@ import contextlib
 import math
 import secrets
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -58,6 +59,8 @@ class Defaults:
     quorum_fraction: float
     collusion: int
     answer_seconds: int
+    least_neighbours: int
+    most_neighbours: int
 
 
 @contextlib.asynccontextmanager
@@ -185,7 +188,7 @@ def _draft(
     verified: bool | None,
 ) -> common_pb2.RoundSpec:
     """A spec without digest and engine, for the agents that accept such a round."""
-    ballot, agents = _choose_agents(plan, queries, present)
+    ballot, agents = _choose_agents(plan, queries, present, defaults)
     sigma = _sigma(plan, agents, present, defaults)
     agents, quorum, collusion = _quorum(plan, agents, present, defaults, verified)
     ks = [present[agent].k for agent in agents]
@@ -256,7 +259,7 @@ def _check_plan(plan: label_pb2.LabelPlan) -> None:
 
 
 def _choose_agents(
-    plan: label_pb2.LabelPlan, queries: Queries, present: Present
+    plan: label_pb2.LabelPlan, queries: Queries, present: Present, defaults: Defaults
 ) -> tuple[BallotCode, list[str]]:
     """Agents that can answer; if none can, the error names the first thing that doesn't fit."""
     if not present:
@@ -269,7 +272,7 @@ def _choose_agents(
         for can in present.values()
         if (can.classes, can.query_dtype, tuple(can.query_shape)) == (plan.classes, dtype, shape)
     ]
-    ballot = plan.ballot or _preferred(_ballots(fitting) or offered)
+    ballot = plan.ballot or _preferred(fitting or list(present.values()))
 
     def keep(
         agents: Sequence[str], test: Callable[[agent_pb2.Capabilities], bool], error: VoteError
@@ -306,7 +309,7 @@ def _choose_agents(
             want=_offers(present, agents, lambda can: wire.dtype_of(can.query_dtype)),
         ),
     )
-    return ballot, keep(
+    agents = keep(
         agents,
         lambda can: tuple(can.query_shape) == queries.shape[1:],
         VoteError(
@@ -316,16 +319,27 @@ def _choose_agents(
             want=_offers(present, agents, lambda can: tuple(can.query_shape)),
         ),
     )
+    if BALLOTS.get(ballot) not in KNN_BALLOTS:
+        return ballot, agents
+    # One agent's k bends everybody's round: its ring and material, its cost, and whether it can be
+    # verified.
+    low, high = defaults.least_neighbours, defaults.most_neighbours
+    got = _offers(present, agents, lambda can: can.k)
+    wrong = VoteError(ErrorKind.NEIGHBOURS_RANGE, got=got, low=low, high=high)
+    return ballot, keep(agents, lambda can: low <= can.k <= high, wrong)
 
 
 def _ballots(capabilities: Iterable[agent_pb2.Capabilities]) -> list[BallotCode]:
     return sorted({ballot for can in capabilities for ballot in can.ballots if ballot in BALLOTS})
 
 
-def _preferred(offered: Sequence[BallotCode]) -> BallotCode:
-    """Where agents offer several: counts of neighbours, else whatever comes first."""
+def _preferred(agents: Sequence[agent_pb2.Capabilities]) -> BallotCode:
+    """Counts of neighbours, else whatever comes first, if most agents can cast it; else what the
+    most can. So no single agent chooses the kind, and with it who else is on the roster."""
+    offers = Counter(ballot for can in agents for ballot in _ballots([can]))
     count = common_pb2.BALLOT_KIND_KNN_COUNT
-    return count if count in offered or not offered else offered[0]
+    kinds = sorted(offers, key=lambda ballot: (ballot != count, ballot))
+    return max(kinds, key=lambda ballot: min(offers[ballot], len(agents) // 2 + 1), default=count)
 
 
 def _offers(
@@ -365,34 +379,40 @@ def _quorum(
     defaults: Defaults,
     verified: bool | None,
 ) -> tuple[list[str], int, int]:
-    """Roster, quorum and collusion bound, leaving out agents whose policy would refuse them."""
+    """Roster, quorum and collusion bound, leaving out agents whose policy would refuse them.
+
+    Where the plan is silent, the quorum is the largest that is no more than its part of the agents
+    who accept it, and these are most of all. Each is asked about each quorum anew: an agent that
+    would refuse every round must not make the quorum one that others refuse, and one that refuses
+    nothing must not be left alone with the labels.
+    """
     sigma = plan.sigma or defaults.sigma
-    asked = plan.collusion if plan.HasField("collusion") else None
-    roster, unwilling = list(agents), dict[str, str]()
-    wanted = 0
-    while True:
-        quorum = plan.quorum or math.ceil(defaults.quorum_fraction * len(roster))
-        collusion = max(0, min(defaults.collusion, quorum - 1)) if asked is None else asked
-        wanted = wanted or quorum
-        if not collusion < quorum <= len(roster):
+    part = 1.0 if plan.quorum else defaults.quorum_fraction
+    wanted = plan.quorum or math.ceil(part * len(agents))
+    least = plan.quorum or len(agents) // 2 + 1
+    unwilling: dict[str, str] = {}
+    left = len(agents)
+    for quorum in [wanted] if plan.quorum else range(wanted, 0, -1):
+        fitting = max(0, min(defaults.collusion, quorum - 1))
+        collusion = plan.collusion if plan.HasField("collusion") else fitting
+        if not collusion < quorum <= len(agents):
             break
-        for agent in roster:
-            if why := _objection(present[agent], sigma, quorum, collusion, verified):
-                unwilling[agent] = why
-        willing = [agent for agent in roster if agent not in unwilling]
-        if len(willing) == len(roster):
+        whys = {a: _objection(present[a], sigma, quorum, collusion, verified) for a in agents}
+        roster = [agent for agent in agents if not whys[agent]]
+        if len(roster) >= least and quorum <= math.ceil(part * len(roster)):
             return roster, quorum, collusion
-        roster = willing
+        if not unwilling:
+            left, unwilling = len(roster), {agent: why for agent, why in whys.items() if why}
     if unwilling:
         why = "; ".join(f"{agent} {reason}" for agent, reason in unwilling.items())
-        raise VoteError(ErrorKind.AGENTS_UNWILLING, got=len(roster), want=wanted, why=why)
+        raise VoteError(ErrorKind.AGENTS_UNWILLING, got=left, want=max(wanted, least), why=why)
     raise VoteError(
         ErrorKind.QUORUM_RANGE,
         field="plan.quorum",
-        got=quorum,
-        roster=len(roster),
+        got=wanted,
+        roster=len(agents),
         collusion=collusion,
-        low=min(collusion + 1, len(roster)),
+        low=min(collusion + 1, len(agents)),
     )
 
 

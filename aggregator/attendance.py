@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import math
+from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -23,11 +24,19 @@ import numpy as np
 
 from aggregator.archive import Archive
 from mpc_vote import rpc, wire
-from mpc_vote.errors import ErrorKind, VoteError, one_line
+from mpc_vote.errors import ErrorKind, VoteError, printable
 from mpc_vote.identity import Role
 from mpc_vote.privacy.ledger import LEDGER_ID
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, agent_pb2_grpc, common_pb2
-from mpc_vote.spec import BALLOTS, KNN_BALLOTS, MAX_AGENTS, MAX_CLASSES, MAX_K, Spec
+from mpc_vote.spec import (
+    BALLOTS,
+    KNN_BALLOTS,
+    MAX_AGENTS,
+    MAX_CLASSES,
+    MAX_K,
+    MAX_ROUNDS_AT_ONCE,
+    Spec,
+)
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +44,11 @@ _OUTBOX = 64
 _HELLO_SECONDS = 30.0
 # Of about a megabyte each.
 _CHUNKS_KEPT = 8
+# An agent reads the queries of each round once; a retry may overlap.
+_FETCHES_PER_AGENT = 2 * MAX_ROUNDS_AT_ONCE
+# The one that counts, and older ones that are dead or about to end.
+_STREAMS_PER_AGENT = 8
+_MAX_REASON = 500
 # They are kept while the agent attends, fields of a later version included.
 _MAX_CAPABILITIES_BYTES = 1_024
 
@@ -100,6 +114,8 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
         # Of each agent that is here the streams it holds open: the newest is the one that counts.
         self._seats: dict[str, list[_Seat]] = {}
         self._rounds: dict[str, Ballots] = {}
+        # Messages that a reader leaves lying take memory here.
+        self._fetches: Counter[str] = Counter()
 
     def present(self) -> dict[str, agent_pb2.Capabilities]:
         """Agents that attend, in the order of their names."""
@@ -232,6 +248,8 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
         if any(seat.capabilities.process_id != process_id for seat in self._seats.get(name, [])):
             log.warning("agent %s came again, by another process: turned away", name)
             raise VoteError(ErrorKind.SEAT_TAKEN, agent=name)
+        if len(self._seats.get(name, [])) >= _STREAMS_PER_AGENT:
+            raise VoteError(ErrorKind.SERVICE_BUSY, got=_STREAMS_PER_AGENT, retry_after=5.0)
 
     async def _listen(self, name: str, requests: AsyncIterator[agent_pb2.AttendRequest]) -> None:
         async for request in requests:
@@ -245,15 +263,18 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
             if ballots is None or name not in ballots.spec.roster:
                 continue
             if kind == "prepared":
-                ballots.prepared.add(name)
-                if ballots.started:
-                    self._tell(name, ballots)
+                # Who has declined is not counted on, and nobody is charged for its promise.
+                if name not in ballots.declined:
+                    ballots.prepared.add(name)
+                    if ballots.started:
+                        self._tell(name, ballots)
             elif kind == "submitted":
                 ballots.submitted[name] = request.submitted.upload_bytes
                 ballots.declined.pop(name, None)
             elif kind == "declined":
-                declined = request.declined
-                ballots.declined[name] = one_line(f"{declined.error}: {declined.reason}"[:500])
+                said = f"{request.declined.error[:100]}: {request.declined.reason[:_MAX_REASON]}"
+                ballots.declined[name] = printable(said)[:_MAX_REASON]
+                ballots.prepared.discard(name)
             ballots.changed.set()
 
     def _wake(self, name: str) -> None:
@@ -265,14 +286,20 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
     async def FetchQueries(
         self, request: agent_pb2.FetchQueriesRequest, context: Any
     ) -> AsyncIterator[agent_pb2.FetchQueriesResponse]:
-        ballots = self._rounds.get(request.round_id)
+        ballots, agent = self._rounds.get(request.round_id), rpc.caller().name
         if ballots is None:
             raise VoteError(ErrorKind.ROUND_UNKNOWN, round=request.round_id)
-        if rpc.caller().name not in ballots.spec.roster:
+        if agent not in ballots.spec.roster:
             what = f"the roster of round {request.round_id}"
             raise VoteError(ErrorKind.NAME_REFUSED, who=rpc.caller(), what=what)
-        for response in ballots.queries:
-            yield response
+        if self._fetches[agent] >= _FETCHES_PER_AGENT:
+            raise VoteError(ErrorKind.SERVICE_BUSY, got=_FETCHES_PER_AGENT, retry_after=1.0)
+        self._fetches[agent] += 1
+        try:
+            for response in ballots.queries:
+                yield response
+        finally:
+            self._fetches[agent] -= 1
 
 
 async def _first(requests: AsyncIterator[agent_pb2.AttendRequest]) -> agent_pb2.AttendRequest:

@@ -135,6 +135,8 @@ async def serve_coordinator(settings: CoordinatorSettings) -> None:
             quorum_fraction=settings.quorum_fraction,
             collusion=settings.collusion,
             answer_seconds=settings.answer_seconds,
+            least_neighbours=settings.least_neighbours,
+            most_neighbours=settings.most_neighbours,
         )
         labels = LabelServicer(
             archive, ledger, attendance, runner, parties, defaults, settings.max_open_rounds

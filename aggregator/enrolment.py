@@ -17,7 +17,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from aggregator.tokens import Tokens
-from mpc_vote import pem, rpc
+from mpc_vote import pem, revocation, rpc
 from mpc_vote.authority import AgentAuthority
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import Role
@@ -88,7 +88,7 @@ class EnrolmentServicer(enrolment_pb2_grpc.EnrolmentServiceServicer):
 
 
 class RenewalServicer(enrolment_pb2_grpc.RenewalServiceServicer):
-    """Certifies a new key of an agent that has a certificate; without an authority, nobody's."""
+    """Certifies a new key of an agent that enrolled; without an authority, nobody's."""
 
     def __init__(self, authority: AgentAuthority | None, revoked: Collection[str]) -> None:
         self._authority = authority
@@ -106,7 +106,10 @@ class RenewalServicer(enrolment_pb2_grpc.RenewalServiceServicer):
         name, authority = rpc.caller().name, self._authority
         if name in self._revoked:
             raise VoteError(ErrorKind.AGENT_REVOKED, agent=name)
-        if authority is None:
+        peer = revocation.peer(context.auth_context())
+        # What a root issued, it has to be able to revoke by its own record: no other certificate
+        # comes of it here.
+        if authority is None or peer is None or peer.issuer != authority.name:
             raise VoteError(ErrorKind.RENEWAL_ELSEWHERE)
 
         def renew() -> enrolment_pb2.RenewResponse:

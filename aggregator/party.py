@@ -46,6 +46,7 @@ MAX_INTAKE_SECONDS = 3_600.0
 SUBMISSION_ID_BYTES = 16
 # An agent sends one share per round; a few rounds may be open, and a retry may overlap.
 _UPLOADS_PER_AGENT = 8
+_HEADER_SECONDS = 30.0
 # How long after its deadline a round may still be aggregated.
 _LINGER_SECONDS = 600.0
 
@@ -195,17 +196,22 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
     async def _take(
         self, agent: str, requests: AsyncIterator[party_pb2.SubmitSharesRequest]
     ) -> party_pb2.SubmitSharesResponse:
-        """One submission, read no further than it may be long."""
+        """One submission, read no further than it may be long, nor longer than it is awaited."""
         header: party_pb2.SubmissionHeader | None = None
         packed = bytearray()
         expected = 0
-        async for request in requests:
-            if header is None:
-                header = request.header
-                expected = self._expected(agent, header)
-            packed += request.packed
-            if len(packed) > expected:
-                raise _malformed(header, "too many bytes")
+        # What has not come by then is missing.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_HEADER_SECONDS) as limit:
+                async for request in requests:
+                    if header is None:
+                        header = request.header
+                        expected = self._expected(agent, header)
+                        left = self._rounds[header.round_id].spec.seconds_left()
+                        limit.reschedule(asyncio.get_running_loop().time() + left)
+                    packed += request.packed
+                    if len(packed) > expected:
+                        raise _malformed(header, "too many bytes")
         if header is None:
             raise VoteError(ErrorKind.SHARES_MALFORMED, round="?", why="nothing was sent")
         if len(packed) != expected:

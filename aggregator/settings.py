@@ -12,7 +12,7 @@ from mpc_vote.argmax.checking import MAX_COPIES
 from mpc_vote.argmax.engines import EngineName
 from mpc_vote.config import Address, Delta, Name, Parties, Positive, RoleSettings
 from mpc_vote.privacy.ledger import LEDGER_ID
-from mpc_vote.spec import MAX_ROUNDS_AT_ONCE
+from mpc_vote.spec import MAX_K, MAX_ROUNDS_AT_ONCE
 
 
 def _ledgers(value: dict[str, str]) -> dict[str, str]:
@@ -91,6 +91,12 @@ class CoordinatorSettings(RoleSettings):
     )
     collusion: int = Field(
         1, ge=0, description="agents assumed to pool their noise, where a request is silent"
+    )
+    least_neighbours: int = Field(
+        1, ge=1, description="agents that count fewer neighbours are on no roster"
+    )
+    most_neighbours: int = Field(
+        1_000, ge=1, le=MAX_K, description="agents that count more neighbours are on no roster"
     )
     answer_seconds: int = Field(60, ge=1, le=3_000, description="time that agents have to answer")
     aggregate_seconds: Positive = Field(300.0, description="time that the committee has to count")

@@ -200,6 +200,11 @@ class AgentAuthority:
             ) from error
         return cls(root, certificate, key)
 
+    @property
+    def name(self) -> x509.Name:
+        """What the agents' authorities of a federation, one after the other, are called."""
+        return self._certificate.subject
+
     def check(self) -> None:
         """Refuses to go on when the authority itself is not valid now."""
         pem.check_dates(self._certificate, Path("agents.pem"))

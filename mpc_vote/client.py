@@ -31,7 +31,7 @@ import numpy.typing as npt
 from mpc_vote import rpc, wire
 from mpc_vote.argmax.engines import EngineName
 from mpc_vote.ballots import BallotKind
-from mpc_vote.errors import ErrorKind, VoteError
+from mpc_vote.errors import ErrorKind, VoteError, printable
 from mpc_vote.identity import Credentials, Identity, Role
 from mpc_vote.privacy.accountant import LEAST_DELTA
 from mpc_vote.proto.mpcvote.v1 import (
@@ -446,7 +446,7 @@ def _result(
         labels=flat if width == 1 else flat.reshape(-1, width),
         cost=completed.cost,
         contributors=completed.contributors,
-        absences={absence.agent: absence.reason for absence in completed.absences},
+        absences={one.agent: printable(one.reason) for one in completed.absences},
         warnings=tuple(opened.warnings),
         spec=opened.spec if opened.HasField("spec") else None,
     )

@@ -95,6 +95,11 @@ class ErrorKind(enum.Enum):
         "The policies of the attending agents leave {got} for a quorum of {want}: {why}. "
         "Ask for what they accept, or start more agents.",
     )
+    NEIGHBOURS_RANGE = (
+        _STATE,
+        "The agents that could answer count {got} neighbours, this service takes {low} to {high}. "
+        "Start agents with another --neighbours, or the coordinator with other bounds.",
+    )
     TIMEOUT_RANGE = (_BAD, "answer_seconds must be from {low} to {high}, got {got}.")
     REQUEST_ID_REUSED = (
         grpc.StatusCode.ALREADY_EXISTS,
@@ -166,7 +171,8 @@ class ErrorKind(enum.Enum):
     )
     RENEWAL_ELSEWHERE = (
         _STATE,
-        "This coordinator certifies no agents. Ask the authority for a new certificate.",
+        "This coordinator certifies agents that enrolled with it, if any. Ask whoever issued this "
+        "certificate for a new one.",
     )
 
     # the state of the service
@@ -417,17 +423,18 @@ def _rebuild(cls: type[VoteError], sent: grpc.RpcError) -> VoteError | None:
     return error
 
 
-def one_line(text: str) -> str:
-    """A text as it may be shown: what would end its line, or steer a terminal, is spelt out."""
+def printable(text: str) -> str:
+    """A text that others wrote, fit for a line of a log or a terminal: what would end the line,
+    steer the terminal or turn its direction is written as an escape."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def _cut(text: str, limit: int = MAX_VALUE_CHARACTERS) -> str:
-    """A text on one line, or as much of it as an error has room for."""
-    shown = one_line(text[: limit + 1])
-    return shown if len(shown) <= limit else f"{shown[: limit - 3]}..."
+    """A text, or as much of it as an error has room for, on one line."""
+    text = printable(text[: limit + 1])
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def _detail(status: status_pb2.Status, message: Any) -> Any:

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from mpc_vote.config import ConfigError, Settings, load
-from mpc_vote.errors import VoteError, one_line
+from mpc_vote.errors import VoteError, printable
 from mpc_vote.identity import IdentityError
 from mpc_vote.privacy.ledger import LedgerError
 
@@ -37,7 +37,7 @@ class LineFormatter(logging.Formatter):
     """One line for each record, whatever peers put into it: none can write lines of its own."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        return one_line(super().formatMessage(record))
+        return printable(super().formatMessage(record))
 
 
 class CommandError(Exception):

@@ -66,8 +66,9 @@ class Revocations:
 
 @dataclass(frozen=True)
 class Peer:
-    """What a caller's certificate and those above it say of their validity."""
+    """What a caller's certificate and those above it say of their validity, and who signed it."""
 
+    issuer: x509.Name
     serials: frozenset[int]
     not_after: dt.datetime
 
@@ -89,6 +90,7 @@ def _peer(leaf: bytes, chain: bytes) -> Peer:
     """Parsed once for each certificate, as every call needs it."""
     certificates = x509.load_pem_x509_certificates(leaf + b"\n" + chain)
     return Peer(
+        certificates[0].issuer,
         frozenset(certificate.serial_number for certificate in certificates),
         min(certificate.not_valid_after_utc for certificate in certificates),
     )

@@ -159,10 +159,18 @@ class Spec:
 
     @cached_property
     def mechanism(self) -> SkellamVote:
-        """What the round costs: only noise that no coalition of the assumed size knows counts."""
+        """What the round costs the agent that it costs most."""
+        return self._mechanism(list(self.roster.values()))
+
+    def mechanism_for(self, agent: str) -> SkellamVote:
+        """What the round costs one agent: others' k don't move what its own data moves."""
+        return self._mechanism([self.roster[agent]])
+
+    def _mechanism(self, ks: list[int]) -> SkellamVote:
+        """The cost to agents with these k: only noise that no coalition of the assumed size knows
+        counts."""
         m = self.message
-        ks, tau = list(self.roster.values()), m.tau or None
-        given = {"fraction_bits": m.fraction_bits, "ks": ks, "tau": tau}
+        given = {"fraction_bits": m.fraction_bits, "ks": ks, "tau": m.tau or None}
         return SkellamVote(
             queries=m.queries,
             variance=self.agent_variance * (m.quorum - m.collusion),

@@ -305,6 +305,13 @@ def test_what_a_caller_sent_does_not_come_back_at_full_length() -> None:
     assert sum(len(value) for _, value in error.trailing_metadata()) < 4 * MAX_VALUE_CHARACTERS
 
 
+def test_what_a_caller_sent_stays_on_its_line() -> None:
+    """In a log it would else forge lines, and steer the terminal of whoever reads it."""
+    error = VoteError(ErrorKind.ROUND_UNKNOWN, round="x\n2030 WARNING \x1b[2J\u202e\ud800é")
+    assert error.message.isprintable()
+    assert error.values["round"] == r"x\n2030 WARNING \x1b[2J\u202e\ud800é"
+
+
 @pytest.mark.parametrize("seconds", [-(2**63), -1, 2**62])
 def test_a_peers_time_to_wait_is_one_that_can_be_waited(seconds: int) -> None:
     """And passed on to whoever asked this side."""

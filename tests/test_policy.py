@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,9 +21,11 @@ from mpc_vote.client import Plan
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.data.partition import save_part
 from mpc_vote.errors import ErrorKind, VoteError
+from mpc_vote.privacy.accountant import epsilon
 from mpc_vote.privacy.ledger import Ledger
+from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2
-from mpc_vote.spec import Spec
+from mpc_vote.spec import BALLOT_CODES, BALLOTS, Spec
 from tests.service.support import refused
 
 CLASSES = 3
@@ -49,6 +52,10 @@ def capabilities(settings: AgentSettings) -> agent_pb2.Capabilities:
 
 def admitted(agents: Mapping[str, AgentSettings], **plan: object) -> Spec:
     """The spec of a request, by a coordinator with its own defaults."""
+    return spec_for({name: capabilities(settings) for name, settings in agents.items()}, **plan)
+
+
+def spec_for(present: Mapping[str, agent_pb2.Capabilities], **plan: object) -> Spec:
     given = config.load(CoordinatorSettings, ["--certs=x", "--data-dir=x", PARTIES])
     defaults = Defaults(
         parties=tuple(given.parties),
@@ -60,8 +67,9 @@ def admitted(agents: Mapping[str, AgentSettings], **plan: object) -> Spec:
         quorum_fraction=given.quorum_fraction,
         collusion=given.collusion,
         answer_seconds=given.answer_seconds,
+        least_neighbours=given.least_neighbours,
+        most_neighbours=given.most_neighbours,
     )
-    present = {name: capabilities(settings) for name, settings in agents.items()}
     message = Plan(classes=CLASSES, **plan).message()  # type: ignore[arg-type]
     return make_spec(message, QUERIES, present, defaults, 0.001)
 
@@ -150,6 +158,86 @@ def test_an_agent_counts_on_no_more_honest_agents_than_it_knows_of(tmp_path: Pat
     assert "wary" in admitted(agents, quorum=9, collusion=6).roster
     spec = admitted({**agents, "wary": agent()}, quorum=9, collusion=1)
     assert "counts on 8 honest agents, the most is 3" in answer("wary", wary, spec, tmp_path)
+
+
+def liar(**says: Any) -> agent_pb2.Capabilities:
+    """An agent that announces what it likes."""
+    offer = capabilities(agent())
+    for name, value in says.items():
+        offer.ClearField(name)  # type: ignore[arg-type]
+        offer.MergeFrom(agent_pb2.Capabilities(**{name: value}))
+    return offer
+
+
+@pytest.mark.parametrize("others", [BallotKind.KNN_COUNT, BallotKind.KNN_FREQUENCY])
+@pytest.mark.parametrize("kind", BALLOTS.values())
+def test_no_single_agent_chooses_the_kind_of_ballot(others: BallotKind, kind: BallotKind) -> None:
+    """Else it would be on a roster of its own, and choose every label."""
+    honest = {f"agent-{number}": liar(ballots=[BALLOT_CODES[others]]) for number in range(3)}
+    spec = spec_for({**honest, "mallory": liar(ballots=[BALLOT_CODES[kind]], min_quorum=1)})
+    assert spec.ballot is others
+    assert set(honest) <= set(spec.roster)
+
+
+def test_no_single_agent_makes_counts_frequencies_which_are_not_verified() -> None:
+    present = {f"agent-{number}": capabilities(agent()) for number in range(3)}
+    frequency = common_pb2.BALLOT_KIND_KNN_FREQUENCY
+    assert spec_for({**present, "mallory": liar(ballots=[frequency])}).message.verified
+
+
+def test_an_agent_that_would_refuse_every_round_blocks_none() -> None:
+    """It must not raise the quorum above what the others accept, and then stay away."""
+    honest = {name: capabilities(settings) for name, settings in alike(3, "--max-honest=2").items()}
+    for refusal in ({"max_honest": 1}, {"min_quorum": 1 << 31}, {"min_sigma": 1e300}):
+        spec = spec_for({**honest, "mallory": liar(**refusal)})
+        assert set(honest) <= set(spec.roster)
+        assert spec.message.quorum == 3
+
+
+@pytest.mark.parametrize("honest", [1, 2, 5])
+def test_an_agent_is_not_left_alone_with_a_round_that_the_others_refuse(honest: int) -> None:
+    """It would choose every label; who asks for a quorum of one gets it."""
+    others = {f"agent-{number}": liar(min_sigma=50.0) for number in range(honest)}
+    present = {**others, "mallory": liar(min_quorum=1, min_collusion=0)}
+    with refused(ErrorKind.AGENTS_UNWILLING, "agent-0 wants sigma of at least 50"):
+        spec_for(present)
+    assert list(spec_for(present, quorum=1).roster) == ["mallory"]
+
+
+@pytest.mark.parametrize("k", [1_001, 1 << 20])
+def test_an_agent_with_more_neighbours_than_the_service_takes_bends_no_round(k: int) -> None:
+    """Not its ring, its cost, nor whether it is verified."""
+    present = {f"agent-{number}": capabilities(agent()) for number in range(3)}
+    for ballot in (BallotKind.KNN_COUNT, BallotKind.KNN_FREQUENCY):
+        alone = spec_for(present, ballot=ballot)
+        spec = spec_for({**present, "mallory": liar(k=k)}, ballot=ballot)
+        assert spec.roster == alone.roster
+        assert spec.mechanism == alone.mechanism
+        assert spec.message.verified == alone.message.verified
+    with refused(ErrorKind.NEIGHBOURS_RANGE, str(k)):
+        spec_for({"mallory": liar(k=k)})
+
+
+@pytest.mark.parametrize(
+    ("ballot", "level", "k"),
+    [(BallotKind.KNN_COUNT, Level.AGENT, 500), (BallotKind.KNN_FREQUENCY, Level.INSTANCE, 1)],
+)
+def test_anothers_k_does_not_drain_an_agents_budget(
+    ballot: BallotKind, level: Level, k: int, tmp_path: Path
+) -> None:
+    """An agent pays for what its own data moves; the service, for what anybody's does."""
+    present = {f"agent-{number}": capabilities(agent()) for number in range(3)}
+    alone, spec = (
+        spec_for(agents, ballot=ballot, sigma=9.0, quorum=3)
+        for agents in (present, {**present, "mallory": liar(k=k)})
+    )
+    with Ledger(tmp_path / "ledger.db", None) as ledger:
+        Policy("agent-0", agent(), ledger).charge(spec)
+        paid = ledger.spent(level, 1e-3)
+    # Finer votes are rounded less: not a unit more is lost by them.
+    assert paid <= epsilon([alone.mechanism], level, 1e-3)
+    assert epsilon([spec.mechanism], level, 1e-3) > 5 * paid
+    assert epsilon([spec.mechanism_for("mallory")], level, 1e-3) > 5 * paid
 
 
 def test_an_agent_casts_the_kinds_of_ballots_that_its_owner_names(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import Field
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from mpc_vote import process
 from mpc_vote.ballots import BallotKind
@@ -140,14 +141,14 @@ def _show(out: Console, result: LabelResult, path: Path) -> None:
     cost = result.cost
     table = Table(show_header=False, box=None, pad_edge=False)
     for warning in result.warnings:
-        out.print(f"[yellow]warning[/yellow]: {warning}")
+        out.print(Text.assemble(("warning", "yellow"), f": {warning}"))
     table.add_row("round", result.round_id)
     table.add_row("labels", f"{len(result.labels)} in {path}")
     table.add_row("agents counted", str(result.contributors))
     if result.spec is not None:
         table.add_row("ballots", "verified" if result.spec.verified else "not verified")
     for agent, reason in result.absences.items():
-        table.add_row("  absent", f"{agent}: {reason}")
+        table.add_row("  absent", Text(f"{agent}: {reason}"))
     table.add_row(
         "epsilon of this round",
         f"{shown(cost.epsilon_agent)} agent level, {shown(cost.epsilon_instance)} instance level "

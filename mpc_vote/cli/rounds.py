@@ -13,6 +13,7 @@ from rich.table import Column, Table
 
 from mpc_vote import process
 from mpc_vote.cli.common import ClientSettings, check_writable, connect, console, write_json
+from mpc_vote.errors import printable
 from mpc_vote.privacy.shown import shown
 from mpc_vote.process import CommandError
 from mpc_vote.proto.mpcvote.v1 import label_pb2
@@ -44,7 +45,8 @@ async def _main(settings: RoundsSettings) -> None:
         if settings.round is not None and settings.out is not None:
             found = await client.round(settings.round)
             if found.round.state != label_pb2.ROUND_STATE_COMPLETE:
-                raise CommandError(f"round {settings.round} has no labels: {found.round.reason}")
+                why = printable(found.round.reason)
+                raise CommandError(f"round {settings.round} has no labels: {why}")
             values = np.array(found.labels.values, dtype=np.int64)
             width = found.labels.width
             with settings.out.open("wb") as file:
@@ -61,7 +63,7 @@ async def _main(settings: RoundsSettings) -> None:
     out.print(table)
     for one in rounds:
         if one.reason:
-            out.print(f"{one.round_id}: {one.reason}")
+            out.print(f"{one.round_id}: {printable(one.reason)}", markup=False)
     write_json(settings.json_path, {"rounds": [_row(one) for one in rounds]})
 
 

@@ -5,18 +5,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import inspect
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
+from cryptography.hazmat.primitives.asymmetric import ec
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from mpc_vote.argmax.checking import DIGEST_BYTES
+from mpc_vote.authority import CertificateAuthority
 from mpc_vote.identity import Identity
 from mpc_vote.proto.mpcvote.v1 import party_pb2
 from tests.fuzz.mutate import Call
@@ -25,6 +30,15 @@ from tests.fuzz.runner import Finding
 _STEP_SECONDS = 0.03
 _MAX_RESPONSES = 200
 _MAX_METADATA = 64 << 10
+
+
+@functools.cache
+def _enrolled() -> bytes:
+    """A certificate of an agent that enrolled: agents' authorities all have the same name."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = CertificateAuthority.create(Path(folder) / "ca")
+        agents = root.delegate_agents(Path(folder) / "agents")
+        return agents.certify("ann", ec.generate_private_key(ec.SECP256R1()).public_key())
 
 
 class Aborted(Exception):
@@ -46,7 +60,8 @@ class Context:
 
     def auth_context(self) -> Mapping[str, Sequence[bytes]]:
         name = self._caller.dns_name.encode()
-        return {"x509_subject_alternative_name": [name], "peer_dns": [name]}
+        names = {"x509_subject_alternative_name": [name], "peer_dns": [name]}
+        return {**names, "x509_pem_cert": [_enrolled()]}
 
     async def abort(self, code: grpc.StatusCode, message: str, trailing: Any) -> None:
         if code is grpc.StatusCode.INTERNAL:

@@ -65,7 +65,7 @@ from mpc_vote.proto.mpcvote.v1 import (
     model_pb2,
     party_pb2,
 )
-from mpc_vote.spec import Spec
+from mpc_vote.spec import MAX_K, Spec
 from tests.fuzz.decoders import (
     AGENTS,
     PARTIES,
@@ -542,7 +542,7 @@ async def _coordinate(script: Script, archive: Archive, ledger: Ledger) -> str:
     parties = dict.fromkeys(PARTIES, channel)
     attendance = _Attendance(archive, ["eve"])
     runner = RoundRunner(archive, ledger, attendance, parties, _SCRIPT_SECONDS)
-    defaults = Defaults(PARTIES, "dealer", EngineName.TABLE, 1.0, 0.0, 1e-3, 0.6, 0, 1)
+    defaults = Defaults(PARTIES, "dealer", EngineName.TABLE, 1.0, 0.0, 1e-3, 0.6, 0, 1, 1, MAX_K)
     labels = LabelServicer(archive, ledger, attendance, runner, parties, defaults, 4)
     servicers: dict[str, object] = {
         "LabelService": labels,

@@ -276,6 +276,10 @@ class Ghost:
         response = await asyncio.wait_for(self._call.read(), SECONDS)
         return common_pb2.RoundSpec.FromString(response.announcement.spec)
 
+    async def say(self, **message: Any) -> None:
+        """Says anything."""
+        await self._call.write(agent_pb2.AttendRequest(**message))
+
     async def prepare(self, round_id: str) -> None:
         """Says that it is prepared, and waits until it is told to charge and send."""
         prepared = agent_pb2.Prepared(round_id=round_id)

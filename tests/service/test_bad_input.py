@@ -234,6 +234,8 @@ def test_agents_that_offer_no_known_ballot_are_not_asked() -> None:
         quorum_fraction=0.8,
         collusion=0,
         answer_seconds=60,
+        least_neighbours=1,
+        most_neighbours=9,
     )
     with refused(ErrorKind.BALLOT_UNSUPPORTED):
         admission.make_spec(label_pb2.LabelPlan(**GOOD), ROW, {"odd": offer}, defaults, 0.0)

@@ -233,6 +233,24 @@ async def test_malformed_shares_are_refused_and_not_kept(
     assert await committee.holdings(spec) == {}
 
 
+async def test_an_upload_that_stops_halfway_ends_with_its_round(
+    service: Service, committee: Committee
+) -> None:
+    """Else what it has sent would take memory for as long as the agent likes."""
+    spec = committee.spec(deadline_unix_ms=int(1000 * (time.time() + 2)))
+    await committee.open(spec)
+    party = spec.parties[spec.explicit_rank("ann")]
+    header = party_pb2.SubmissionHeader(
+        round_id=spec.round_id, spec_digest=spec.digest, submission_id=bytes(16)
+    )
+    ann, server = Identity(Role.AGENT, "ann"), Identity(Role.PARTY, party)
+    async with service.channel(ann, server) as channel:
+        upload = party_pb2_grpc.PartyServiceStub(channel).SubmitShares()
+        await upload.write(party_pb2.SubmitSharesRequest(header=header, packed=b"x"))
+        error = await error_of(upload)
+    assert error.kind is ErrorKind.SHARES_MALFORMED
+
+
 async def test_nothing_is_taken_after_the_deadline(committee: Committee) -> None:
     spec = committee.spec(deadline_unix_ms=int(1000 * (time.time() + 0.5)))
     await committee.open(spec)

@@ -27,7 +27,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aggregator import plans
-from aggregator.deal import DealtMaterial, MaterialPool, _next, ask
+from aggregator.deal import DealtMaterial, MaterialPool, ask
 from aggregator.dealer import DealerServicer
 from aggregator.party import PartyServicer, _Session
 from aggregator.peers import PeerServicer
@@ -1057,54 +1057,6 @@ async def test_a_correction_that_was_not_committed_to_is_not_used(
         await taken(material, SMALL)
         with refused(ErrorKind.DEALER_CAUGHT, "item 1 is not what it committed to"):
             await taken(material, SMALL)
-
-
-@pytest.mark.parametrize("steps", range(5))
-async def test_material_that_is_dropped_as_something_arrives_is_dropped(steps: int) -> None:
-    """Else it goes on without its key, blames the dealer, and keeps room that nobody gives back."""
-    arrived: asyncio.Future[dealer_pb2.CollectResponse] = asyncio.Future()
-
-    class Call:
-        async def read(self) -> dealer_pb2.CollectResponse:
-            return await arrived
-
-    reading = asyncio.create_task(_next(Call(), SECONDS))
-    await settled()
-    arrived.set_result(correction(8))
-    for _ in range(steps):
-        await asyncio.sleep(0)
-    if reading.cancel():
-        with pytest.raises(asyncio.CancelledError):
-            await reading
-
-
-async def test_material_that_is_dropped_while_a_part_is_made_blames_nobody(
-    certificates: Certificates,
-) -> None:
-    """A round is abandoned while its part waits for a thread, and one comes free at once."""
-    caught: list[VoteError] = []
-    threads = ThreadPoolExecutor(1)
-    asyncio.get_running_loop().set_default_executor(threads)
-    async with (
-        serving(certificates, FaultyDealer(*GRANT, correction(SMALL.correction_bytes))) as dealer,
-        dealer.channel(PAIR[1]) as channel,
-    ):
-        session = Session("session", tuple(PAIR), SMALL_PLAN, copies=1)
-        drawn = await dealer.drawn(session, 1, channel, SECONDS)
-        busy = threading.Event()
-        threads.submit(busy.wait)
-        pool = MaterialPool(1 << 20)
-        material = DealtMaterial(channel, drawn, SMALL_PLAN, True, pool, SECONDS, caught.append)
-
-        async def waits() -> bool:
-            return threads._work_queue.qsize() == 1
-
-        await until(waits, "the part waits for a thread", step=0.005)
-        material.close()
-        busy.set()
-        # Before the loop comes round to take the work back.
-        threads.shutdown(wait=True)
-    assert caught == []
 
 
 @pytest.mark.parametrize("offset", [0, 8, SMALL.correction_bytes + 1])

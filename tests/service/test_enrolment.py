@@ -539,6 +539,20 @@ async def test_no_token_is_in_a_log_or_in_a_database(office: Office, stub: Stub)
         assert not any(made.encode() in content for made in office.made), path
 
 
+async def test_what_a_root_issued_is_not_renewed_here(office: Office, tmp_path: Path) -> None:
+    """Else whoever the root's owner revokes by name goes on with what it got here before."""
+    agent = Identity(Role.AGENT, "offline")
+    office.cluster.authority.issue(agent, tmp_path)
+    credentials = Credentials.load(tmp_path)
+    address = office.cluster.coordinator_address
+    async with rpc.dial(credentials, address, COORDINATOR) as channel:
+        await asyncio.wait_for(channel.channel_ready(), SECONDS)
+        request = enrolment_pb2.RenewRequest(csr_der=request_of(new_key()))
+        stub: Stub = enrolment_pb2_grpc.RenewalServiceStub(channel)
+        error = await error_of(stub.Renew(request, timeout=SECONDS))
+    assert error.kind is ErrorKind.RENEWAL_ELSEWHERE
+
+
 async def test_an_agent_that_enrolled_renews_its_certificate_by_itself(office: Office) -> None:
     """Its certificate has five days left when it starts; it goes on with another key."""
     directory = office.cluster.certs(Role.AGENT, "yearling")

@@ -188,8 +188,13 @@ class Archive:
         return found[0] if found else None
 
     def rounds(self, client: str) -> list[RoundRecord]:
-        """All rounds of a client, oldest first."""
-        return self._select("client = ?", (client,))
+        """All rounds of a client, oldest first, without their labels: there may be many."""
+        return self._select("client = ?", (client,), "NULL")
+
+    def labels(self, rounds: Sequence[RoundRecord]) -> Labels:
+        """The labels of complete rounds, one after the other."""
+        found = [self._select("round_id = ?", (one.round_id,))[0].labels for one in rounds]
+        return np.concatenate([labels for labels in found if labels is not None])
 
     def queries_path(self, round_id: str) -> Path:
         """Where a round's queries are."""
@@ -202,11 +207,13 @@ class Archive:
         )
         return array
 
-    def _select(self, where: str, values: Sequence[object]) -> list[RoundRecord]:
+    def _select(
+        self, where: str, values: Sequence[object], labels: str = "labels"
+    ) -> list[RoundRecord]:
         with self._lock:
             rows = self._db.execute(
-                "SELECT round_id, client, plan, spec, state, reason, opened_ms, completed, labels "
-                f"FROM rounds WHERE {where} ORDER BY opened_ms, rowid",
+                "SELECT round_id, client, plan, spec, state, reason, opened_ms, completed, "
+                f"{labels} FROM rounds WHERE {where} ORDER BY opened_ms, rowid",
                 values,
             ).fetchall()
         return [
@@ -219,9 +226,9 @@ class Archive:
                 reason,
                 opened_ms,
                 label_pb2.RoundCompleted.FromString(completed) if completed else None,
-                np.frombuffer(labels, dtype="<u4") if labels else None,
+                np.frombuffer(packed, dtype="<u4") if packed else None,
             )
-            for round_id, client, plan, spec, state, reason, opened_ms, completed, labels in rows
+            for round_id, client, plan, spec, state, reason, opened_ms, completed, packed in rows
         ]
 
     # models

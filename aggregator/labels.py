@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
 from typing import Any
 
 import grpc
@@ -110,11 +110,15 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
             async with in_time():
                 queries = await read_queries(first, messages)
             fingerprint = plan.SerializeToString(deterministic=True) + wire.digest_of(queries)
-            async with self._named if plan.request_id else contextlib.nullcontext():
+            async with contextlib.AsyncExitStack() as held:
+                if plan.request_id:
+                    await held.enter_async_context(self._named)
                 record = self._resumed(client, plan.request_id, fingerprint)
                 if record is None:
-                    # A client that hangs up now must not leave a round that runs nowhere.
-                    start = asyncio.create_task(self._start(client, plan, queries, fingerprint))
+                    # A client that hangs up now must not leave a round that runs nowhere; nor may
+                    # it ask again under its request id before that is known.
+                    opening = self._start(client, plan, queries, fingerprint)
+                    start = asyncio.create_task(_holding(held.pop_all(), opening))
                     self._starting.add(start)
                     start.add_done_callback(self._starting.discard)
                     return await asyncio.shield(start)
@@ -220,6 +224,12 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
             limit_epsilon_agent=limits.get(Level.AGENT),
             limit_epsilon_instance=limits.get(Level.INSTANCE),
         )
+
+
+async def _holding(held: contextlib.AsyncExitStack, opening: Awaitable[Round]) -> Round:
+    """A round that is opened; what is held is let go of afterwards."""
+    async with held:
+        return await opening
 
 
 async def _replay(record: RoundRecord) -> AsyncIterator[Response]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from mpc_vote.learning.features import FEATURE_MAPS
 from mpc_vote.privacy import accountant
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import common_pb2, model_pb2, model_pb2_grpc
-from mpc_vote.spec import Spec
+from mpc_vote.spec import MAX_QUERY_BYTES, Spec
 
 if TYPE_CHECKING:
     from mpc_vote.learning.student import Student
@@ -34,6 +35,8 @@ _STEPS = 1000
 _HANG_UP_SECONDS = 0.1
 # Labels times points: propagation holds such a matrix several times over, some 500 MiB in all.
 _MAX_CELLS = 1 << 24
+# Of the queries to learn from, as float32; a client may have rounds without end.
+_MAX_BYTES = 4 * MAX_QUERY_BYTES
 
 
 class ModelServicer(model_pb2_grpc.ModelServiceServicer):
@@ -142,6 +145,12 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
             raise VoteError(ErrorKind.ROUNDS_UNLIKE, field="round_ids", why=why)
         if chosen[0].spec.ballot == common_pb2.BALLOT_KIND_MULTI_LABEL:
             raise VoteError(ErrorKind.MULTI_LABEL_MODEL, field="round_ids")
+        points = sum(record.spec.queries for record in chosen)
+        size = points * math.prod(chosen[0].spec.query_shape) * np.dtype(np.float32).itemsize
+        if size > _MAX_BYTES:
+            raise VoteError(
+                ErrorKind.ROUNDS_TOO_LARGE, field="round_ids", got=size, limit=_MAX_BYTES
+            )
         return chosen
 
     def _trained(self, _: object) -> None:
@@ -163,7 +172,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         if unlabelled is not None:
             parts.append(unlabelled)
         x = np.concatenate(parts).astype(np.float32, copy=False)
-        y = np.concatenate([r.labels for r in rounds if r.labels is not None]).astype(np.int64)
+        y = self._archive.labels(rounds).astype(np.int64)
         spec = rounds[-1].spec
         if unlabelled is None:
             student = train_student(x, y, spec.classes, request.seed, on_progress=on_progress)

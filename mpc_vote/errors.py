@@ -282,6 +282,11 @@ class ErrorKind(enum.Enum):
         _BAD,
         "Rounds of different classes, ballots or query shapes can't train one model: {why}.",
     )
+    ROUNDS_TOO_LARGE = (
+        _BAD,
+        "The queries of these rounds take {got} bytes as float32, a model learns from at most "
+        "{limit}. Name fewer rounds.",
+    )
     UNLABELLED_TOO_MANY = (
         _BAD,
         "{got} unlabelled points were sent, beside {labels} labels at most {limit} fit. Send "

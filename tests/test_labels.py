@@ -1,23 +1,28 @@
-"""The clients' service alone, as it stops."""
+"""The clients' service alone: clients that hang up while their round is being opened."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from aggregator.archive import Archive, RoundRecord
 from aggregator.labels import LabelServicer
 from mpc_vote import wire
 from mpc_vote.proto.mpcvote.v1 import label_pb2
+from mpc_vote.spec import Spec
+from tests.fuzz.decoders import ROUND, spec_message
 from tests.service.support import SECONDS
 
 
-async def _messages() -> AsyncIterator[label_pb2.RequestLabelsRequest]:
+async def _messages(request_id: str = "") -> AsyncIterator[label_pb2.RequestLabelsRequest]:
     rows = wire.to_tensor(np.zeros((1, 2), np.float32))
-    yield label_pb2.RequestLabelsRequest(plan=label_pb2.LabelPlan(classes=3), queries=rows)
+    plan = label_pb2.LabelPlan(classes=3, request_id=request_id)
+    yield label_pb2.RequestLabelsRequest(plan=plan, queries=rows)
 
 
 async def test_a_round_that_is_being_opened_when_the_service_stops_is_ended_too(
@@ -45,3 +50,31 @@ async def test_a_round_that_is_being_opened_when_the_service_stops_is_ended_too(
     opened.set()
     await asyncio.wait_for(stopping, SECONDS)
     assert runs[0].cancelled()
+
+
+async def test_a_client_that_hangs_up_and_asks_again_joins_the_round_that_is_being_opened(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Told that its request id is taken it would choose another, and be charged twice."""
+    nothing: Any = None
+    archive = Archive(tmp_path)
+    labels = LabelServicer(archive, nothing, nothing, nothing, nothing, nothing, 4)
+    opening, opened = asyncio.Event(), asyncio.Event()
+
+    async def start(client: str, plan: Any, queries: Any, fingerprint: bytes) -> Any:
+        opening.set()
+        await opened.wait()
+        spec = Spec.seal(spec_message())
+        archive.open_round(client, plan.request_id, fingerprint, spec, queries)
+
+    monkeypatch.setattr(labels, "_start", start)
+    first = asyncio.create_task(labels._find("client", _messages("mine")))
+    await asyncio.wait_for(opening.wait(), SECONDS)
+    first.cancel()
+    await asyncio.wait([first])
+    again = asyncio.create_task(labels._find("client", _messages("mine")))
+    await asyncio.sleep(0.05)
+    opened.set()
+    joined = await asyncio.wait_for(again, SECONDS)
+    assert isinstance(joined, RoundRecord) and joined.round_id == ROUND
+    archive.close()

@@ -52,13 +52,12 @@ async def _main(settings: RoundsSettings) -> None:
             with settings.out.open("wb") as file:
                 np.save(file, values if width == 1 else values.reshape(-1, width))
             out.print(f"labels written to {settings.out}")
-    columns = ("opened", "state", "queries", "sigma", "epsilon")
+    columns = ("opened", "state", "queries", "sigma", "agent", "instance", "delta")
     table = Table(Column("round", no_wrap=True), *columns, box=None)
     for one in rounds:
         opened = dt.datetime.fromtimestamp(one.opened_unix_ms / 1000).strftime("%d %b %H:%M")
         row = _row(one)
-        spent = shown(row["epsilon_instance"], 3) if row["state"] == "complete" else ""
-        cells = (opened, row["state"], str(row["queries"]), f"{row['sigma']:g}", spent)
+        cells = (opened, row["state"], str(row["queries"]), f"{row['sigma']:g}", *_spent(one))
         table.add_row(row["round_id"], *cells)
     out.print(table)
     for one in rounds:
@@ -67,7 +66,17 @@ async def _main(settings: RoundsSettings) -> None:
     write_json(settings.json_path, {"rounds": [_row(one) for one in rounds]})
 
 
+def _spent(one: label_pb2.RoundSummary) -> tuple[str, ...]:
+    """Epsilon at both levels, with the delta that the client chose: without, it says nothing."""
+    if not one.HasField("cost"):
+        return ()
+    cost = one.cost
+    return shown(cost.epsilon_agent, 3), shown(cost.epsilon_instance, 3), f"{cost.delta:g}"
+
+
 def _row(one: label_pb2.RoundSummary) -> dict[str, Any]:
+    """What is known of a round; a failed one may have been charged, but not what it was is told."""
+    cost = one.cost if one.HasField("cost") else None
     return {
         "round_id": one.round_id,
         "opened_unix_ms": one.opened_unix_ms,
@@ -76,7 +85,8 @@ def _row(one: label_pb2.RoundSummary) -> dict[str, Any]:
         "classes": one.classes,
         "ballot": BALLOTS[one.ballot].value,
         "sigma": one.sigma,
-        "epsilon_agent": one.cost.epsilon_agent,
-        "epsilon_instance": one.cost.epsilon_instance,
+        "epsilon_agent": None if cost is None else cost.epsilon_agent,
+        "epsilon_instance": None if cost is None else cost.epsilon_instance,
+        "delta": None if cost is None else cost.delta,
         "reason": one.reason,
     }

@@ -11,6 +11,8 @@ which the point and the query alone decide, and where all are too far nobody vot
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import faiss
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +27,8 @@ from mpc_vote.data.dataset import (
 from mpc_vote.learning.features import feature_map
 
 _NEVER = 2**31 - 1
+# Numbers about the neighbours of some queries that are in memory at a time.
+_HELD = 1 << 20
 
 
 class KnnVoter:
@@ -71,14 +75,17 @@ class KnnVoter:
         if len(queries) == 0:
             return np.zeros((0, self.classes), dtype=np.int64)
         vectors = self._features(queries)
-        distances, nearest = _nearest(self._index, vectors, self.k)
-        counted = np.isfinite(distances)
-        if self._reach is not None:
-            counted &= distances <= _radius(vectors, self._reach)[:, None]
-        rows = np.nonzero(counted)[0]
-        cells = rows * self.classes + self._labels[nearest[counted]]
-        votes = np.bincount(cells, minlength=len(queries) * self.classes)
-        return votes.reshape(len(queries), self.classes).astype(np.int64)
+        radius = None if self._reach is None else _radius(vectors, self._reach)
+        votes = np.zeros((len(queries), self.classes), dtype=np.int64)
+        for rows in _blocks(len(queries), min(self.k, self._index.ntotal)):
+            distances, nearest = _nearest(self._index, vectors[rows], self.k)
+            counted = np.isfinite(distances)
+            if radius is not None:
+                counted &= distances <= radius[rows, None]
+            at = np.nonzero(counted)[0] * self.classes + self._labels[nearest[counted]]
+            found = np.bincount(at, minlength=len(nearest) * self.classes)
+            votes[rows] = found.reshape(len(nearest), self.classes)
+        return votes
 
 
 class AttributeVoter:
@@ -106,10 +113,14 @@ class AttributeVoter:
         check_points(queries)
         if queries.shape[1:] != self._shape:
             raise ValueError(f"a query has shape {queries.shape[1:]}, the points {self._shape}")
-        distances, nearest = _nearest(self._index, self._features(queries), self.k)
-        found = np.isfinite(distances)
-        held = (self._attributes[nearest] * found[:, :, None]).sum(axis=1)
-        shares: npt.NDArray[np.float64] = held / np.maximum(found.sum(axis=1), 1)[:, None]
+        vectors = self._features(queries)
+        known, attributes = self._attributes.shape
+        shares = np.zeros((len(queries), attributes))
+        for rows in _blocks(len(queries), min(self.k, known) * attributes):
+            distances, nearest = _nearest(self._index, vectors[rows], self.k)
+            found = np.isfinite(distances)
+            held = (self._attributes[nearest] * found[:, :, None]).sum(axis=1)
+            shares[rows] = held / np.maximum(found.sum(axis=1), 1)[:, None]
         return shares
 
 
@@ -121,8 +132,20 @@ def _radius(queries: FloatArray, reach: float) -> FloatArray:
     if len(queries) < 2:
         return np.full(len(queries), np.inf, dtype=np.float32)
     rank = max(1, int(reach * (len(queries) - 1)))
-    distances, _ = _nearest(_index(queries), queries, rank + 1)
-    return distances[:, -1]
+    index, radius = _index(queries), np.empty(len(queries), dtype=np.float32)
+    for rows in _blocks(len(queries), rank + 1):
+        distances, _ = _nearest(index, queries[rows], rank + 1)
+        radius[rows] = distances[:, -1]
+    return radius
+
+
+def _blocks(rows: int, each: int) -> Iterator[slice]:
+    """Rows in turn, so many at a time that what is held of them, `each` numbers a row, is bounded.
+
+    Whoever asks chooses how many rows there are; a row's answer does not depend on the others.
+    """
+    step = max(1, _HELD // each)
+    return (slice(start, start + step) for start in range(0, rows, step))
 
 
 def _index(points: FloatArray) -> faiss.IndexFlatL2:

@@ -16,15 +16,20 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from mpc_vote.ballots import Sensitivity
 from mpc_vote.privacy.mechanisms import (
     FloatArray,
     GaussianScreen,
     GaussianVote,
     Level,
     Mechanism,
+    SkellamRuns,
+    SkellamScreen,
+    SkellamVote,
     check_mechanism,
     one_query,
 )
@@ -32,6 +37,7 @@ from mpc_vote.privacy.mechanisms import (
 Conversion = Callable[[FloatArray, FloatArray], FloatArray]
 
 _GAUSSIAN = (GaussianVote, GaussianScreen)
+_SKELLAM = (SkellamVote, SkellamScreen)
 
 ORDERS: FloatArray = np.unique(
     np.concatenate([np.arange(2.0, 257.0), np.geomspace(256.0, 2.0**20, 300).round()])
@@ -190,24 +196,43 @@ def check_delta(delta: float) -> None:
         raise ValueError(f"delta must be at least {LEAST_DELTA:g} and below 1, not {delta}")
 
 
-def _composed(counted: Mapping[Mechanism, int], orders: FloatArray, level: Level) -> FloatArray:
-    total = np.zeros(len(orders))
-    with np.errstate(over="ignore"):  # infinite is the right answer then
-        # In an order of their own: whoever composes the same mechanisms gets the same digits.
-        for mechanism in sorted(counted, key=repr):
-            total += counted[mechanism] * mechanism.curve(orders, level)
-    return total
+def _composed(counted: Mapping[Mechanism, int], level: Level) -> Callable[[FloatArray], FloatArray]:
+    """The Renyi divergence of everything together, as a function of the orders."""
+    skellam: dict[Sensitivity, list[tuple[float, int]]] = {}
+    curves: list[Callable[[FloatArray], FloatArray]] = []
+    # In an order of their own: whoever composes the same mechanisms gets the same digits.
+    for mechanism in sorted(counted, key=repr):
+        if isinstance(mechanism, _SKELLAM):
+            moved = mechanism.sensitivity(level)
+            skellam.setdefault(moved, []).append((mechanism.variance, counted[mechanism]))
+        else:
+            curves.append(partial(_times, counted[mechanism], mechanism, level))
+    curves += [SkellamRuns(moved, runs).curve for moved, runs in skellam.items()]
+
+    def composed(orders: FloatArray) -> FloatArray:
+        total = np.zeros(len(orders))
+        with np.errstate(over="ignore"):  # infinite is the right answer then
+            for curve in curves:
+                total += curve(orders)
+        return total
+
+    return composed
+
+
+def _times(runs: int, mechanism: Mechanism, level: Level, orders: FloatArray) -> FloatArray:
+    return runs * mechanism.curve(orders, level)
 
 
 def _least(counted: Mapping[Mechanism, int], level: Level, convert: Conversion) -> float:
     """The least epsilon over the orders: `ORDERS`, then ever finer grids about the best one."""
     if not counted:
         return 0.0
-    best = float(convert(ORDERS, _composed(counted, ORDERS, level)).min())
+    composed = _composed(counted, level)
+    best = float(convert(ORDERS, composed(ORDERS)).min())
     low, high = 0.01, float(ORDERS[-1])
     for _ in range(4):
         orders = 1 + np.geomspace(low, high, 100)
-        values = convert(orders, _composed(counted, orders, level))
+        values = convert(orders, composed(orders))
         at = int(values.argmin())
         best = min(best, float(values[at]))
         low = float(orders[max(at - 1, 0)]) - 1

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tracemalloc
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpc_vote.learning.knn import KnnVoter, _index, _nearest
+from mpc_vote.learning import knn
+from mpc_vote.learning.knn import AttributeVoter, KnnVoter, _index, _nearest
 
 
 def _line(*places: float) -> np.ndarray:
@@ -142,6 +145,42 @@ def test_a_distance_depends_on_its_two_points_alone(width: int) -> None:
             assert np.array_equal(
                 _nearest(_index(points[order]), queries[[row]], k)[0][0], distances[row]
             )
+
+
+def _many(kind: str, rng: np.random.Generator) -> Callable[[np.ndarray], np.ndarray]:
+    """A voter that holds a lot about each query."""
+    x = rng.normal(size=(400, 2)).astype(np.float32)
+    if kind == "attributes":
+        return AttributeVoter(x, rng.integers(2, size=(400, 100)), 100, k=50).scores
+    reach = 0.9 if kind == "reach" else None
+    return KnnVoter(x, rng.integers(3, size=400), 3, k=300, reach=reach).counts
+
+
+@pytest.mark.parametrize("kind", ["count", "reach", "attributes"])
+def test_memory_does_not_grow_with_queries_times_neighbours(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client chooses how many queries there are: an agent must not die of it."""
+    monkeypatch.setattr(knn, "_HELD", 1 << 14)
+    rng = np.random.default_rng(0)
+    vote, queries = _many(kind, rng), rng.normal(size=(3_000, 2)).astype(np.float32)
+    tracemalloc.start()
+    answer = vote(queries)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2 * answer.nbytes + (2 << 20)
+
+
+@pytest.mark.parametrize("kind", ["count", "reach", "attributes"])
+def test_no_answer_depends_on_how_queries_are_cut_into_blocks(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(1)
+    vote, queries = _many(kind, rng), rng.normal(size=(100, 2)).astype(np.float32)
+    whole = vote(queries)
+    for held in (1, 700, 20_000):
+        monkeypatch.setattr(knn, "_HELD", held)
+        assert (vote(queries) == whole).all()
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from mpc_vote.privacy import (
     simple_epsilon,
 )
 from mpc_vote.privacy.accountant import ORDERS
+from mpc_vote.privacy.mechanisms import SkellamRuns
 from mpc_vote.privacy.pld import pld_epsilon
 
 Account = Callable[[Sequence[Mechanism], Level, float], float]
@@ -175,6 +176,44 @@ def test_the_tight_conversion_is_that_of_dp_accounting(
     ours = epsilon(votes, level, delta)
     assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-9)
     assert ours <= theirs * (1 + 1e-6) + 1e-12
+
+
+def one_by_one(moved: Sensitivity, variance: float, order: int) -> float:
+    """The published bound of one query at an integer order, in its own words."""
+    d1, d2, mu = moved.l1, moved.l2_squared, 2 * variance
+    return order * d2 / mu + min(((2 * order - 1) * d2 + 6 * d1) / mu / mu, 3 * d1 / mu)
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.tuples(st.floats(1e-3, 1e14), st.integers(1, 10**6)), min_size=1, max_size=8),
+    st.builds(Sensitivity.of_cells, st.integers(1, 9), st.integers(1, 1 << 24)),
+)
+def test_noises_are_added_up_as_if_one_by_one(
+    runs: list[tuple[float, int]], moved: Sensitivity
+) -> None:
+    orders = np.array([2.0, 3.0, 17.0, 300.0, 2.0**20])
+    found = SkellamRuns(moved, runs).curve(orders)
+    wanted = [sum(q * one_by_one(moved, v, int(order)) for v, q in runs) for order in orders]
+    assert found == pytest.approx(wanted, rel=1e-13)
+
+
+def test_a_client_that_never_asks_for_the_same_noise_twice_makes_no_account_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ledgers are for ever: what grows with every round would stop the service in the end."""
+    calls: list[int] = []
+    curve = SkellamRuns.curve
+
+    def counted(runs: SkellamRuns, orders: np.ndarray) -> np.ndarray:
+        calls.append(len(orders))
+        return curve(runs, orders)
+
+    monkeypatch.setattr(SkellamRuns, "curve", counted)
+    epsilon([SkellamVote(1, sigma(25), ONE, TWO)], Level.AGENT, 1e-3)
+    alone, calls = calls, []
+    epsilon([SkellamVote(1, sigma(25 + i), ONE, TWO) for i in range(200)], Level.AGENT, 1e-3)
+    assert calls == alone
 
 
 @settings(max_examples=60)

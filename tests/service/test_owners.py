@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from mpc_vote.cli import rounds
 from mpc_vote.errors import ErrorKind
 from mpc_vote.identity import Role
-from mpc_vote.proto.mpcvote.v1 import model_pb2
+from mpc_vote.proto.mpcvote.v1 import common_pb2, label_pb2, model_pb2
 from tests.service.support import Group, Service, command, ghost, refused
 
 
@@ -45,6 +46,15 @@ async def test_agents_whose_policy_refuses_are_named_with_what_they_want(service
             await client.label(np.zeros((1, 2), np.float32), lone.plan(quorum=1, collusion=0))
 
 
+def test_no_epsilon_is_told_of_a_round_that_failed() -> None:
+    """It may have been charged: zero would be too little."""
+    failed = label_pb2.RoundSummary(
+        state=label_pb2.ROUND_STATE_FAILED, ballot=common_pb2.BALLOT_KIND_ONE_HOT
+    )
+    row = rounds._row(failed)
+    assert [row[key] for key in ("epsilon_agent", "epsilon_instance", "delta")] == [None] * 3
+
+
 def test_rounds_are_listed_and_their_labels_fetched_again(
     service: Service, clinics: Group, tmp_path: Path
 ) -> None:
@@ -52,11 +62,16 @@ def test_rounds_are_listed_and_their_labels_fetched_again(
     where = ("--certs", certs, "--coordinator", service.cluster.coordinator_address)
     np.save(tmp_path / "q.npy", clinics.queries(12))
     files = ("--queries", tmp_path / "q.npy", "--out", tmp_path / "first.npy")
-    asked = command("label", *where, *files, "--classes", "3", "--sigma", "0.01", "--json", "-")
+    plan = ("--classes", "3", "--sigma", "50", "--delta", "0.25")
+    asked = command("label", *where, *files, *plan, "--json", "-")
     assert asked.returncode == 0, asked.stderr
     round_id = json.loads(asked.stdout)["round_id"]
     listed = command("rounds", *where, "--json", "-")
-    assert [row["round_id"] for row in json.loads(listed.stdout)["rounds"]] == [round_id]
+    (row,) = json.loads(listed.stdout)["rounds"]
+    told = (row["round_id"], row["epsilon_instance"], row["delta"])
+    assert told == (round_id, 0.0, 0.25), "an epsilon of 0 is true at such a delta, and there only"
+    shown = command("rounds", *where).stdout.split()
+    assert shown[shown.index(round_id) :][-1] == "0.25"
     again = ("--round", round_id, "--out", tmp_path / "again.npy")
     assert command("rounds", *where, *again).returncode == 0
     assert (np.load(tmp_path / "first.npy") == np.load(tmp_path / "again.npy")).all()

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -390,6 +390,8 @@ def _quorum(
     part = 1.0 if plan.quorum else defaults.quorum_fraction
     wanted = plan.quorum or math.ceil(part * len(agents))
     least = plan.quorum or len(agents) // 2 + 1
+    # Most agents have one policy: each is asked once for all that have it.
+    policies = Counter(_policy(present[agent]) for agent in agents)
     unwilling: dict[str, str] = {}
     left = len(agents)
     for quorum in [wanted] if plan.quorum else range(wanted, 0, -1):
@@ -397,12 +399,14 @@ def _quorum(
         collusion = plan.collusion if plan.HasField("collusion") else fitting
         if not collusion < quorum <= len(agents):
             break
-        whys = {a: _objection(present[a], sigma, quorum, collusion, verified) for a in agents}
-        roster = [agent for agent in agents if not whys[agent]]
-        if len(roster) >= least and quorum <= math.ceil(part * len(roster)):
+        whys = {one: _objection(one, sigma, quorum, collusion, verified) for one in policies}
+        accept = sum(policies[one] for one, why in whys.items() if not why)
+        if accept >= least and quorum <= math.ceil(part * accept):
+            roster = [agent for agent in agents if not whys[_policy(present[agent])]]
             return roster, quorum, collusion
         if not unwilling:
-            left, unwilling = len(roster), {agent: why for agent, why in whys.items() if why}
+            reasons = ((agent, whys[_policy(present[agent])]) for agent in agents)
+            left, unwilling = accept, {agent: why for agent, why in reasons if why}
     if unwilling:
         why = "; ".join(f"{agent} {reason}" for agent, reason in unwilling.items())
         raise VoteError(ErrorKind.AGENTS_UNWILLING, got=left, want=max(wanted, least), why=why)
@@ -416,21 +420,35 @@ def _quorum(
     )
 
 
+class _Policy(NamedTuple):
+    """What an agent announces that it refuses."""
+
+    min_sigma: float
+    min_quorum: int
+    min_collusion: int
+    max_honest: int
+    rounds: common_pb2.Rounds.ValueType
+
+
+def _policy(can: agent_pb2.Capabilities) -> _Policy:
+    return _Policy(can.min_sigma, can.min_quorum, can.min_collusion, can.max_honest, can.rounds)
+
+
 def _objection(
-    can: agent_pb2.Capabilities, sigma: float, quorum: int, collusion: int, verified: bool | None
+    policy: _Policy, sigma: float, quorum: int, collusion: int, verified: bool | None
 ) -> str:
-    """Why an agent's announced policy would refuse the round, or nothing."""
-    if sigma < can.min_sigma:
-        return f"wants sigma of at least {can.min_sigma:g}"
-    if quorum < can.min_quorum:
-        return f"wants a quorum of at least {can.min_quorum}"
-    if collusion < can.min_collusion:
-        return f"wants noise that allows for {can.min_collusion} colluding agents"
-    if can.max_honest and quorum - collusion > can.max_honest:
-        return f"wants noise that counts on {can.max_honest} honest agents at most"
-    if verified is False and can.rounds == common_pb2.ROUNDS_VERIFIED:
+    """Why an agent of this policy would refuse the round, or nothing."""
+    if sigma < policy.min_sigma:
+        return f"wants sigma of at least {policy.min_sigma:g}"
+    if quorum < policy.min_quorum:
+        return f"wants a quorum of at least {policy.min_quorum}"
+    if collusion < policy.min_collusion:
+        return f"wants noise that allows for {policy.min_collusion} colluding agents"
+    if policy.max_honest and quorum - collusion > policy.max_honest:
+        return f"wants noise that counts on {policy.max_honest} honest agents at most"
+    if verified is False and policy.rounds == common_pb2.ROUNDS_VERIFIED:
         return "answers verified rounds only"
-    if verified is True and can.rounds == common_pb2.ROUNDS_UNVERIFIED:
+    if verified is True and policy.rounds == common_pb2.ROUNDS_UNVERIFIED:
         return "answers unverified rounds only"
     return ""
 

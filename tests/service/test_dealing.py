@@ -1083,11 +1083,15 @@ async def test_material_that_is_dropped_while_a_part_is_made_blames_nobody(
     assert caught == []
 
 
-@pytest.mark.parametrize("offset", [0, 8, SMALL.correction_bytes + 1])
-async def test_corrections_that_come_twice_or_out_of_order_blame_nobody(
-    certificates: Certificates, offset: int
+@pytest.mark.parametrize(
+    ("size", "offset"),
+    [(8, 0), (8, 8), (8, SMALL.correction_bytes + 1), (0, SMALL.correction_bytes)],
+    ids=["twice", "backwards", "with a gap", "empty"],
+)
+async def test_corrections_that_come_twice_or_out_of_order_or_empty_blame_nobody(
+    certificates: Certificates, size: int, offset: int
 ) -> None:
-    sent = (correction(SMALL.correction_bytes), correction(8, offset))
+    sent = (correction(SMALL.correction_bytes), correction(size, offset))
     async with (
         serving(certificates, FaultyDealer(*GRANT, *sent)) as dealer,
         dealer.material("session", MaterialPool(1 << 20)) as material,

@@ -1520,6 +1520,43 @@ async def test_no_label_share_leaves_a_party_that_catches_the_dealer_while_it_co
     assert outcome.error is not None and outcome.error.name == "DEALER_REFUSED", outcome.error
 
 
+class SilentDealer(DealerServicer):
+    """Takes seeds and says nothing."""
+
+    @rpc.allowed(Role.PARTY)
+    async def Deal(
+        self, request: dealer_pb2.DealRequest, context: Any
+    ) -> AsyncIterator[dealer_pb2.DealResponse]:
+        await asyncio.Event().wait()
+        yield dealer_pb2.DealResponse()
+
+
+@pytest.mark.parametrize("ends", ["caught", "abandoned"])
+async def test_a_count_that_waits_for_material_is_told_that_none_will_come(
+    certificates: Certificates, tmp_path: Path, ends: str
+) -> None:
+    async with (
+        serving(certificates, SilentDealer()) as dealer,
+        committee_of(dealer, tmp_path, 1 << 26) as (parties, committee),
+    ):
+        party = parties.servicers["party-1"]
+        spec = committee.spec()
+        held = await committee.voted(spec, votes(ROWS))
+        counting = asyncio.create_task(committee.aggregate_at("party-1", spec, held))
+
+        async def begun() -> bool:
+            return party._rounds[spec.round_id].counting
+
+        await until(begun, "the party counts")
+        if ends == "caught":
+            party._catcher()(DealerCaught("another", "a lie"))
+        else:
+            await committee.abandon(spec)
+        error = (await counting).error
+    name = {"caught": "DEALER_REFUSED", "abandoned": "ROUND_CLOSED"}[ends]
+    assert error is not None and error.name == name, error
+
+
 async def test_a_dealer_is_not_asked_again_where_the_mark_can_not_be_written(
     dealer: Dealer, tmp_path: Path
 ) -> None:

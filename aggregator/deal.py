@@ -242,7 +242,8 @@ class DealtMaterial:
         while len(self._pending) < size:
             response = await _read(self._call, dealer_pb2.CollectResponse, self._timeout)
             self.received_bytes += response.ByteSize()
-            if response.offset != self._collected:
+            # Of empty pieces there could be any number, each in time.
+            if response.offset != self._collected or not response.data:
                 raise VoteError(ErrorKind.DEAL_INVALID, why="the dealer's corrections have gaps")
             self._collected += len(response.data)
             self._pending += response.data

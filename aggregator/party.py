@@ -262,7 +262,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         with contextlib.ExitStack() as stack:
             started = time.monotonic()
             stack.callback(round_.drop_material)
-            material = await round_.material
+            material = await self._material(round_)
             waited = time.monotonic() - started
             channel = await PeerChannel.open(
                 spec.round_id,
@@ -301,6 +301,16 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             yield party_pb2.AggregateResponse(statistics=statistics)
             await channel.finish()
         log.info("round %s aggregated: %d agents", spec.round_id, len(shares))
+
+    async def _material(self, round_: _Round) -> DealtMaterial:
+        """Waits for a round's material, and says why it does not come: a caller whose call ends by
+        a cancellation here would not be answered."""
+        await asyncio.wait([round_.material])
+        self._refuse_caught()
+        if round_.material.cancelled():
+            why = "its material was dropped"
+            raise VoteError(ErrorKind.ROUND_CLOSED, round=round_.spec.round_id, why=why)
+        return round_.material.result()
 
     async def _round_trips(self) -> list[float]:
         peers = self._peers.values()

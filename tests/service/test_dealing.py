@@ -1059,11 +1059,15 @@ async def test_a_correction_that_was_not_committed_to_is_not_used(
             await taken(material, SMALL)
 
 
-@pytest.mark.parametrize("offset", [0, 8, SMALL.correction_bytes + 1])
-async def test_corrections_that_come_twice_or_out_of_order_blame_nobody(
-    certificates: Certificates, offset: int
+@pytest.mark.parametrize(
+    ("size", "offset"),
+    [(8, 0), (8, 8), (8, SMALL.correction_bytes + 1), (0, SMALL.correction_bytes)],
+    ids=["twice", "backwards", "with a gap", "empty"],
+)
+async def test_corrections_that_come_twice_or_out_of_order_or_empty_blame_nobody(
+    certificates: Certificates, size: int, offset: int
 ) -> None:
-    sent = (correction(SMALL.correction_bytes), correction(8, offset))
+    sent = (correction(SMALL.correction_bytes), correction(size, offset))
     async with (
         serving(certificates, FaultyDealer(*GRANT, *sent)) as dealer,
         dealer.material("session", MaterialPool(1 << 20)) as material,
@@ -1550,6 +1554,43 @@ async def test_no_label_share_leaves_a_party_that_catches_the_dealer_while_it_co
         outcome = (await committee.aggregate(spec, [held]))[1]
     assert not outcome.released
     assert outcome.error is not None and outcome.error.name == "DEALER_REFUSED", outcome.error
+
+
+class SilentDealer(DealerServicer):
+    """Takes seeds and says nothing."""
+
+    @rpc.allowed(Role.PARTY)
+    async def Deal(
+        self, request: dealer_pb2.DealRequest, context: Any
+    ) -> AsyncIterator[dealer_pb2.DealResponse]:
+        await asyncio.Event().wait()
+        yield dealer_pb2.DealResponse()
+
+
+@pytest.mark.parametrize("ends", ["caught", "abandoned"])
+async def test_a_count_that_waits_for_material_is_told_that_none_will_come(
+    certificates: Certificates, tmp_path: Path, ends: str
+) -> None:
+    async with (
+        serving(certificates, SilentDealer()) as dealer,
+        committee_of(dealer, tmp_path, 1 << 26) as (parties, committee),
+    ):
+        party = parties.servicers["party-1"]
+        spec = committee.spec()
+        held = await committee.voted(spec, votes(ROWS))
+        counting = asyncio.create_task(committee.aggregate_at("party-1", spec, held))
+
+        async def begun() -> bool:
+            return party._rounds[spec.round_id].counting
+
+        await until(begun, "the party counts")
+        if ends == "caught":
+            party._catcher()(DealerCaught("another", "a lie"))
+        else:
+            await committee.abandon(spec)
+        error = (await counting).error
+    name = {"caught": "DEALER_REFUSED", "abandoned": "ROUND_CLOSED"}[ends]
+    assert error is not None and error.name == name, error
 
 
 async def test_a_dealer_is_not_asked_again_where_the_mark_can_not_be_written(

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,6 +42,11 @@ from mpc_vote.errors import ErrorKind, VoteError
 
 DIGEST_BYTES = 32
 MAX_COPIES = 64
+
+# Corrections that one process makes again at a time, whatever number of sessions it checks: the
+# largest take a gigabyte each. A dealer makes no more at once, so nobody waits longer for it.
+_MADE_AT_ONCE = 2
+_making = threading.BoundedSemaphore(_MADE_AT_ONCE)
 
 # Parties hear of each other at least this often, in bytes of corrections that were made again.
 _CHECKED_BYTES = 1 << 26
@@ -269,7 +275,9 @@ def _check(
         for place, (copy, keys) in enumerate(opened):
             if (place + index) % channel.size != channel.rank:
                 continue
-            if commit(item, [keys], index) != _of_copy(grant.digests[index], copy):
+            with _making:
+                made = commit(item, [keys], index)
+            if made != _of_copy(grant.digests[index], copy):
                 raise drawn.wrong(f"item {index} of a copy that was opened is not what it must be")
         unheard += len(opened) * item.correction_bytes
         if unheard > _CHECKED_BYTES:

@@ -9,6 +9,7 @@ copy in use, whatever the dealer does.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mpc_vote.argmax import checking
 from mpc_vote.argmax.channel import Channel, Openings, Traffic
 from mpc_vote.argmax.checking import (
     DIGEST_BYTES,
@@ -444,3 +446,26 @@ def test_a_party_that_listens_reads_no_mask_whatever_seeds_the_dealer_would_like
             for guess in range(COPIES):
                 key = stream_key(dealing.seeds[rank][other], transcript, rank, guess)
                 assert not np.array_equal(level.expand(key, 1, None).r, used[rank])
+
+
+def test_whatever_is_checked_at_once_few_corrections_are_in_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever opens many rounds must not have a party hold a gigabyte for each."""
+    given = Dealing.honest(session_of(copies=2)).grants()
+    changed = threading.Condition()
+    at_once = peak = 0
+
+    def waiting_for_others(*arguments: Any) -> bytes:
+        nonlocal at_once, peak
+        with changed:
+            at_once += 1
+            peak = max(peak, at_once)
+            changed.notify_all()
+            changed.wait_for(lambda: peak > 2, timeout=0.2)
+            at_once -= 1
+        return commit(*arguments)
+
+    monkeypatch.setattr(checking, "commit", waiting_for_others)
+    drawn(given)
+    assert 1 <= peak <= 2

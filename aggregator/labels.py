@@ -127,8 +127,9 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
 
     @contextlib.contextmanager
     def _place_to_read(self, client: str) -> Iterator[None]:
-        mine = self._reading.count(client)
-        if len(self._reading) >= _MAX_READING or mine >= _MAX_READING_EACH:
+        mine, free = self._reading.count(client), _MAX_READING - len(self._reading)
+        # Clients that upload slowly, and again, must not pass those that wait to upload at all.
+        if self._places.before(client) >= free or mine >= _MAX_READING_EACH:
             raise self._places.busy(client)
         self._reading.append(client)
         try:

@@ -44,7 +44,7 @@ class Places:
         """Refuses a client whose turn it is not."""
         now = self._clock()
         self._lapses = {name: lapse for name, lapse in self._lapses.items() if lapse > now}
-        if self._before(client) >= self._places - self._taken:
+        if self.before(client) >= self._places - self._taken:
             raise self.busy(client)
         if client in self._lapses:
             self._lapses[client] = now + _TURN_SECONDS
@@ -63,7 +63,7 @@ class Places:
 
     def busy(self, client: str) -> VoteError:
         """What a client is told that has to wait; it has a place in line from now on."""
-        before = self._before(client)
+        before = self.before(client)
         rounds = max(1, 1 + before - (self._places - self._taken))
         # Half of what it will take, as far as that is known: who comes early is told again.
         low, high = _WAIT_SECONDS
@@ -72,7 +72,7 @@ class Places:
             self._lapses[client] = self._clock() + 2 * wait + _LATE_SECONDS
         return VoteError(self._refusal, got=self._places, retry_after=wait, waiting_before=before)
 
-    def _before(self, client: str) -> int:
+    def before(self, client: str) -> int:
         """Clients that stand before this one."""
         names = list(self._lapses)
         return names.index(client) if client in self._lapses else len(names)

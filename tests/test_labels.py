@@ -1,8 +1,9 @@
-"""The clients' service alone: clients that hang up while their round is being opened."""
+"""The clients' service alone: clients that hang up, and clients that upload slowly."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ import pytest
 from aggregator.archive import Archive, RoundRecord
 from aggregator.labels import LabelServicer
 from mpc_vote import wire
+from mpc_vote.errors import ErrorKind
 from mpc_vote.proto.mpcvote.v1 import label_pb2
 from mpc_vote.spec import Spec
 from tests.fuzz.decoders import ROUND, spec_message
-from tests.service.support import SECONDS
+from tests.service.support import SECONDS, refused
 
 
 async def _messages(request_id: str = "") -> AsyncIterator[label_pb2.RequestLabelsRequest]:
@@ -78,3 +80,16 @@ async def test_a_client_that_hangs_up_and_asks_again_joins_the_round_that_is_bei
     joined = await asyncio.wait_for(again, SECONDS)
     assert isinstance(joined, RoundRecord) and joined.round_id == ROUND
     archive.close()
+
+
+def test_who_uploads_again_does_not_pass_those_that_wait_to_upload() -> None:
+    nothing: Any = None
+    labels = LabelServicer(nothing, nothing, nothing, nothing, nothing, nothing, 4)
+    with contextlib.ExitStack() as uploads:
+        for client in ["slow"] * 4 + ["slower"] * 3:
+            uploads.enter_context(labels._place_to_read(client))
+        with labels._place_to_read("slower"), refused(ErrorKind.SERVICE_BUSY):
+            uploads.enter_context(labels._place_to_read("patient"))
+        with refused(ErrorKind.SERVICE_BUSY):
+            uploads.enter_context(labels._place_to_read("slower"))
+        uploads.enter_context(labels._place_to_read("patient"))

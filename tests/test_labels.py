@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -82,14 +81,33 @@ async def test_a_client_that_hangs_up_and_asks_again_joins_the_round_that_is_bei
     archive.close()
 
 
-def test_who_uploads_again_does_not_pass_those_that_wait_to_upload() -> None:
+async def test_who_uploads_again_does_not_pass_those_that_wait_to_upload() -> None:
     nothing: Any = None
     labels = LabelServicer(nothing, nothing, nothing, nothing, nothing, nothing, 4)
-    with contextlib.ExitStack() as uploads:
-        for client in ["slow"] * 4 + ["slower"] * 3:
-            uploads.enter_context(labels._place_to_read(client))
-        with labels._place_to_read("slower"), refused(ErrorKind.SERVICE_BUSY):
-            uploads.enter_context(labels._place_to_read("patient"))
-        with refused(ErrorKind.SERVICE_BUSY):
-            uploads.enter_context(labels._place_to_read("slower"))
-        uploads.enter_context(labels._place_to_read("patient"))
+
+    async def upload(client: str) -> asyncio.Task[Any]:
+        """An upload without end, or why there is none."""
+        begun = asyncio.Event()
+
+        async def endless() -> AsyncIterator[label_pb2.RequestLabelsRequest]:
+            yield label_pb2.RequestLabelsRequest(plan=label_pb2.LabelPlan(classes=3))
+            begun.set()
+            await asyncio.Event().wait()
+
+        task = asyncio.create_task(labels._find(client, endless()))
+        await asyncio.wait([task, asyncio.create_task(begun.wait())], return_when="FIRST_COMPLETED")
+        if task.done():
+            task.result()
+        return task
+
+    uploads = [await upload(client) for client in ["slow"] * 4 + ["slower"] * 4]
+    with refused(ErrorKind.SERVICE_BUSY):
+        await upload("patient")
+    uploads[-1].cancel()
+    await asyncio.wait([uploads.pop()])
+    with refused(ErrorKind.SERVICE_BUSY):
+        await upload("slower")
+    uploads.append(await upload("patient"))
+    for task in uploads:
+        task.cancel()
+    await asyncio.wait(uploads)

@@ -297,7 +297,7 @@ class Agent:
                 )
                 return messages.sent
             except grpc.RpcError as error:
-                failure = VoteError.from_rpc(error, f"Party {party}")
+                failure = VoteError.quoted(error, f"Party {party}")
                 unreachable = failure.kind is ErrorKind.PARTY_UNREACHABLE
                 if not unreachable or attempt == _SUBMIT_TRIES or spec.seconds_left() <= 0:
                     raise failure from error

@@ -104,9 +104,11 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
         async with in_time():
             first = await read_plan(messages)
         plan = first.plan
+        waiting = 0
         if not plan.request_id or self._archive.requested(client, plan.request_id) is None:
             self._places.check(client)
-        with self._place_to_read(client):
+            waiting = self._places.before(client)
+        with self._place_to_read(client, waiting):
             async with in_time():
                 queries = await read_queries(first, messages)
             fingerprint = plan.SerializeToString(deterministic=True) + wire.digest_of(queries)
@@ -126,9 +128,11 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
             return record if running is None else running[0]
 
     @contextlib.contextmanager
-    def _place_to_read(self, client: str) -> Iterator[None]:
-        mine = self._reading.count(client)
-        if len(self._reading) >= _MAX_READING or mine >= _MAX_READING_EACH:
+    def _place_to_read(self, client: str, waiting: int) -> Iterator[None]:
+        """Holds a place to upload to, if there is one left by so many that wait before."""
+        mine, free = self._reading.count(client), _MAX_READING - len(self._reading)
+        # Clients that upload slowly, and again, must not pass those that wait to upload at all.
+        if waiting >= free or mine >= _MAX_READING_EACH:
             raise self._places.busy(client)
         self._reading.append(client)
         try:

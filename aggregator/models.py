@@ -18,6 +18,7 @@ import numpy as np
 
 from aggregator.admission import Intake, check_rows, in_time
 from aggregator.archive import COMPLETE, Archive, RoundRecord
+from aggregator.places import Places
 from mpc_vote import rpc, wire
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import Role
@@ -30,7 +31,6 @@ from mpc_vote.spec import MAX_QUERY_BYTES, Spec
 if TYPE_CHECKING:
     from mpc_vote.learning.student import Student
 
-_RETRY_SECONDS = 5.0
 _STEPS = 1000
 _HANG_UP_SECONDS = 0.1
 # Labels times points: propagation holds such a matrix several times over, some 500 MiB in all.
@@ -45,7 +45,8 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
     def __init__(self, archive: Archive, delta: float) -> None:
         self._archive = archive
         self._delta = delta
-        self._training = False
+        # One client that uploads without end must not keep the others from training.
+        self._places = Places(1, refusal=ErrorKind.TRAINING_BUSY)
         self._loaded: tuple[Path, Student] | None = None
 
     async def health(self) -> Mapping[str, bool]:
@@ -61,9 +62,8 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         async with in_time():
             first = await anext(messages, model_pb2.TrainRequest())
         rounds = self._rounds(client, first.round_ids)
-        if self._training:
-            raise VoteError(ErrorKind.TRAINING_BUSY, retry_after=_RETRY_SECONDS)
-        self._training = True
+        self._places.take(client)
+        started = time.monotonic()
         try:
             await asyncio.to_thread(_check_features, first.features, rounds[0].spec)
             async with in_time():
@@ -72,7 +72,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
             if sum(record.spec.queries for record in rounds) + further < 2:
                 raise VoteError(ErrorKind.TOO_FEW_POINTS)
         except BaseException:
-            self._training = False
+            self._places.release()
             raise
         loop = asyncio.get_running_loop()
         steps: asyncio.Queue[model_pb2.TrainProgress] = asyncio.Queue()
@@ -85,7 +85,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         work = asyncio.create_task(
             asyncio.to_thread(self._train, client, rounds, first, unlabelled, on_progress)
         )
-        work.add_done_callback(self._trained)
+        work.add_done_callback(lambda _: self._places.release(time.monotonic() - started))
         while not work.done():
             waiting = asyncio.create_task(steps.get())
             await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -152,9 +152,6 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
                 ErrorKind.ROUNDS_TOO_LARGE, field="round_ids", got=size, limit=_MAX_BYTES
             )
         return chosen
-
-    def _trained(self, _: object) -> None:
-        self._training = False
 
     def _train(
         self,

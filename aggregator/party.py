@@ -396,8 +396,8 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
                 await rpc.reach(channel, who)
             except VoteError as error:
                 why = f"party {self._name} has no connection to it"
-                if error.kind not in (ErrorKind.PARTY_UNREACHABLE, ErrorKind.ANSWER_LATE):
-                    why = f"it tells party {self._name}: {error.message.rstrip('.')}"
+                if error.kind is ErrorKind.ENDED_BY:
+                    why = f"it tells party {self._name}: {error.values['why'].rstrip('.')}"
                 raise VoteError(ErrorKind.PARTY_UNREACHABLE, who=who, why=why) from error
 
         await asyncio.gather(*(reach(*other) for other in others.items()))

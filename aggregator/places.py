@@ -1,4 +1,4 @@
-"""Who may open a round: a fixed number of places, and a fair line of names before them.
+"""Who may open a round, or train: a fixed number of places, and a fair line of names before them.
 
 A request that finds no place is refused, never kept: all that stays of it is its client's name in
 line, and it is told when to ask again. A free place is for whoever stands first, so a client that
@@ -26,9 +26,15 @@ _TURN_SECONDS = 30.0
 class Places:
     """Places for rounds, and the names of those that wait for one; a client waits once."""
 
-    def __init__(self, places: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        places: int,
+        clock: Callable[[], float] = time.monotonic,
+        refusal: ErrorKind = ErrorKind.SERVICE_BUSY,
+    ) -> None:
         self._places = places
         self._clock = clock
+        self._refusal = refusal
         self._taken = 0
         self._seconds = _FIRST_SECONDS
         # By name, in the order of arrival: when its turn is lost.
@@ -38,7 +44,7 @@ class Places:
         """Refuses a client whose turn it is not."""
         now = self._clock()
         self._lapses = {name: lapse for name, lapse in self._lapses.items() if lapse > now}
-        if self._before(client) >= self._places - self._taken:
+        if self.before(client) >= self._places - self._taken:
             raise self.busy(client)
         if client in self._lapses:
             self._lapses[client] = now + _TURN_SECONDS
@@ -57,18 +63,16 @@ class Places:
 
     def busy(self, client: str) -> VoteError:
         """What a client is told that has to wait; it has a place in line from now on."""
-        before = self._before(client)
+        before = self.before(client)
         rounds = max(1, 1 + before - (self._places - self._taken))
         # Half of what it will take, as far as that is known: who comes early is told again.
         low, high = _WAIT_SECONDS
         wait = min(high, max(low, rounds * self._seconds / self._places / 2))
         if client in self._lapses or len(self._lapses) < MAX_NAMES:
             self._lapses[client] = self._clock() + 2 * wait + _LATE_SECONDS
-        return VoteError(
-            ErrorKind.SERVICE_BUSY, got=self._places, retry_after=wait, waiting_before=before
-        )
+        return VoteError(self._refusal, got=self._places, retry_after=wait, waiting_before=before)
 
-    def _before(self, client: str) -> int:
+    def before(self, client: str) -> int:
         """Clients that stand before this one."""
         names = list(self._lapses)
         return names.index(client) if client in self._lapses else len(names)

@@ -34,8 +34,10 @@ from mpc_vote.spec import Spec
 log = logging.getLogger(__name__)
 
 _CALL_SECONDS = 10.0
-# Part of the answering time in which agents must be prepared; the rest is for votes and shares.
+# Part of the answering time in which agents must be prepared; the rest is for votes and shares. It
+# takes a fetch of the queries and no vote, and meanwhile agents keep budget apart and others wait.
 _PREPARE_PART = 0.5
+_PREPARE_SECONDS = 300.0
 # No round takes so long or sends so much.
 _MOST_SECONDS = 1e6
 _MOST_BYTES = 1 << 50
@@ -175,7 +177,8 @@ class RoundRunner:
                 self._all(lambda stub: stub.ListHoldings(holding, timeout=seconds))
             )
             try:
-                await self._collect(round_, ballots, _PREPARE_PART * spec.seconds_left())
+                prepare = min(_PREPARE_PART * spec.seconds_left(), _PREPARE_SECONDS)
+                await self._collect(round_, ballots, prepare)
                 await ready
             finally:
                 ready.cancel()
@@ -356,7 +359,7 @@ async def _translated(work: Awaitable[T], who: str) -> T:
     try:
         answer = await work
     except grpc.RpcError as error:
-        raise VoteError.from_rpc(error, who) from error
+        raise VoteError.relayed(error, who) from error
     if answer is None:
         # What gRPC gives where a call ends well without an answer.
         raise VoteError(ErrorKind.ANSWER_MALFORMED, who=who, why="it is empty")
@@ -381,7 +384,8 @@ async def _together(work: Sequence[Awaitable[T]]) -> list[T]:
 def _vagueness(error: BaseException) -> int:
     if not isinstance(error, VoteError):
         return 0
-    vague = error.message.startswith(("A peer", "Party of rank"))
+    of_others = "A peer" in error.message or "Party of rank" in error.message
+    vague = of_others or error.kind is ErrorKind.ENDED_BY
     late = error.kind in (ErrorKind.DEADLINE, ErrorKind.ANSWER_LATE)
     return 1 + vague + 2 * late
 

@@ -380,6 +380,16 @@ class VoteError(Exception):
         return cls(ErrorKind.PARTY_UNREACHABLE, who=who, why=_short(code, text))
 
     @classmethod
+    def relayed(cls, error: grpc.RpcError, who: str) -> VoteError:
+        """As `from_rpc`, but the sentence says whose it is: whom it names may be somebody else."""
+        said = _rebuild(cls, error)
+        if said is None:
+            return cls.from_rpc(error, who)
+        said.message = _cut(f"{who} says: {said.message}", 2 * MAX_VALUE_CHARACTERS)
+        said.args = (said.message,)
+        return said
+
+    @classmethod
     def quoted(cls, error: grpc.RpcError, who: str) -> VoteError:
         """As `from_rpc`, where the error will be passed on: what a peer says stays its own word.
 

@@ -436,7 +436,7 @@ async def reach(channel: grpc.aio.Channel, who: str) -> None:
         request = health_pb2.HealthCheckRequest()
         await health_pb2_grpc.HealthStub(channel).Check(request, timeout=_PROBE_SECONDS)
     except grpc.RpcError as error:
-        raise VoteError.from_rpc(error, who) from error
+        raise VoteError.quoted(error, who) from error
 
 
 async def round_trip(channel: grpc.aio.Channel) -> float:

@@ -379,3 +379,11 @@ async def test_nobody_writes_lines_of_its_own_into_anothers_error() -> None:
         theirs = await call(channel)
     for error in (mine, theirs):
         assert error.message.isprintable() and "x\\n2026" in error.message
+
+
+def test_what_a_party_says_is_told_to_clients_as_its_saying() -> None:
+    """It may name another party; its kind and what it is about stay."""
+    said = VoteError(ErrorKind.DEALER_REFUSED, who="party-0", path="dealer-caught")
+    error = VoteError.relayed(_sent(said), "Party party-2")
+    assert error.kind is said.kind and error.values == said.values
+    assert error.message == str(error) == f"Party party-2 says: {said.message}"

@@ -1,4 +1,4 @@
-"""The clients' service alone: clients that hang up while their round is being opened."""
+"""The clients' service alone: clients that hang up, and clients that upload slowly."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import pytest
 from aggregator.archive import Archive, RoundRecord
 from aggregator.labels import LabelServicer
 from mpc_vote import wire
+from mpc_vote.errors import ErrorKind
 from mpc_vote.proto.mpcvote.v1 import label_pb2
 from mpc_vote.spec import Spec
 from tests.fuzz.decoders import ROUND, spec_message
-from tests.service.support import SECONDS
+from tests.service.support import SECONDS, refused
 
 
 async def _messages(request_id: str = "") -> AsyncIterator[label_pb2.RequestLabelsRequest]:
@@ -78,3 +79,35 @@ async def test_a_client_that_hangs_up_and_asks_again_joins_the_round_that_is_bei
     joined = await asyncio.wait_for(again, SECONDS)
     assert isinstance(joined, RoundRecord) and joined.round_id == ROUND
     archive.close()
+
+
+async def test_who_uploads_again_does_not_pass_those_that_wait_to_upload() -> None:
+    nothing: Any = None
+    labels = LabelServicer(nothing, nothing, nothing, nothing, nothing, nothing, 4)
+
+    async def upload(client: str) -> asyncio.Task[Any]:
+        """An upload without end, or why there is none."""
+        begun = asyncio.Event()
+
+        async def endless() -> AsyncIterator[label_pb2.RequestLabelsRequest]:
+            yield label_pb2.RequestLabelsRequest(plan=label_pb2.LabelPlan(classes=3))
+            begun.set()
+            await asyncio.Event().wait()
+
+        task = asyncio.create_task(labels._find(client, endless()))
+        await asyncio.wait([task, asyncio.create_task(begun.wait())], return_when="FIRST_COMPLETED")
+        if task.done():
+            task.result()
+        return task
+
+    uploads = [await upload(client) for client in ["slow"] * 4 + ["slower"] * 4]
+    with refused(ErrorKind.SERVICE_BUSY):
+        await upload("patient")
+    uploads[-1].cancel()
+    await asyncio.wait([uploads.pop()])
+    with refused(ErrorKind.SERVICE_BUSY):
+        await upload("slower")
+    uploads.append(await upload("patient"))
+    for task in uploads:
+        task.cancel()
+    await asyncio.wait(uploads)

@@ -80,7 +80,7 @@ Name = Annotated[str, AfterValidator(_name)]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Parties = Annotated[dict[str, str], AfterValidator(_parties)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Delta = Annotated[float, Field(ge=1e-15, lt=1)]
+Delta = Annotated[float, Field(ge=1e-12, lt=1)]
 
 
 class Settings(BaseSettings):

@@ -431,7 +431,7 @@ def readable(response: Response | None, method: str) -> Response:
 
 
 async def reach(channel: grpc.aio.Channel, who: str) -> None:
-    """Raises, saying why, if no call gets through to the server."""
+    """Raises, saying why in the server's own words, if no call gets through to it."""
     try:
         request = health_pb2.HealthCheckRequest()
         await health_pb2_grpc.HealthStub(channel).Check(request, timeout=_PROBE_SECONDS)

@@ -52,9 +52,14 @@ class AgentSettings(RoleSettings):
     dealer_name: Name = Field("dealer", description="the dealer that this agent trusts")
     method: Method = Field(Method.KNN, description="knn: nearest neighbours; ae: a local model")
     neighbours: int = Field(10, ge=1, le=100_000, description="neighbours that vote; public")
-    features: str = Field("raw", description="fixed feature map for neighbours: raw or strokes")
+    features: str = Field(
+        "raw", description="fixed feature map for neighbours: raw, strokes or unit"
+    )
     reach: float | None = Field(
-        None, gt=0, lt=1, description="count only neighbours nearer than this part of the queries"
+        None,
+        gt=0,
+        lt=1,
+        description="count only neighbours as near as the nearest such part of the other queries",
     )
     seed: int = Field(0, ge=0, description="seed of the local model's training")
     min_sigma: float = Field(0.0, ge=0, description="refuse rounds with less noise, in votes")

@@ -416,7 +416,6 @@ def _quorum(
         got=wanted,
         roster=len(agents),
         collusion=collusion,
-        low=min(collusion + 1, len(agents)),
     )
 
 
@@ -439,13 +438,15 @@ def _objection(
 ) -> str:
     """Why an agent of this policy would refuse the round, or nothing."""
     if sigma < policy.min_sigma:
-        return f"wants sigma of at least {policy.min_sigma:g}"
+        return f"wants sigma of at least {policy.min_sigma:g} (its --min-sigma)"
     if quorum < policy.min_quorum:
-        return f"wants a quorum of at least {policy.min_quorum}"
+        return f"wants a quorum of at least {policy.min_quorum} (its --min-quorum)"
     if collusion < policy.min_collusion:
-        return f"wants noise that allows for {policy.min_collusion} colluding agents"
+        return f"wants a collusion bound of at least {policy.min_collusion} (its --min-collusion)"
     if policy.max_honest and quorum - collusion > policy.max_honest:
-        return f"wants noise that counts on {policy.max_honest} honest agents at most"
+        return (
+            f"wants noise that counts on {policy.max_honest} honest agents at most (--max-honest)"
+        )
     if verified is False and policy.rounds == common_pb2.ROUNDS_VERIFIED:
         return "answers verified rounds only"
     if verified is True and policy.rounds == common_pb2.ROUNDS_UNVERIFIED:

@@ -136,10 +136,6 @@ class RoundRunner:
             await self._run(round_)
         except VoteError as failure:
             error = failure
-            if round_.charged:
-                # A client that is told to ask again does so by itself: only where nothing was
-                # spent, whatever a party says.
-                error.retry_after = None
         except asyncio.CancelledError:
             error = VoteError(ErrorKind.SHUTTING_DOWN, who="The coordinator")
             raise
@@ -149,6 +145,11 @@ class RoundRunner:
             error = VoteError(ErrorKind.INTERNAL, who="The coordinator", why=why)
         finally:
             if error is not None:
+                if round_.charged:
+                    # A client that is told to ask again does so by itself: only where nothing was
+                    # spent, whatever a party says.
+                    error.retry_after = None
+                    error.add("The round was charged, and stays charged.")
                 log.info("round %s failed: %s", round_.spec.round_id, error.message)
                 self._archive.fail_round(round_.spec.round_id, f"{error.name}: {error.message}")
                 await round_.finish(error)
@@ -185,7 +186,12 @@ class RoundRunner:
             if len(ballots.prepared) < spec.message.quorum:
                 raise _missed(spec, ballots.prepared, ballots, "Nothing was spent. ")
             round_.charged = True
-            await asyncio.to_thread(self._charge, spec)
+            try:
+                await asyncio.to_thread(self._charge, spec)
+            except VoteError:
+                # The ledger refused it, and has written nothing.
+                round_.charged = False
+                raise
             self._attendance.start(ballots)
             await self._collect(round_, ballots, spec.seconds_left())
         contributors = await self._contributors(spec, ballots)

@@ -88,12 +88,12 @@ class ErrorKind(enum.Enum):
     QUORUM_RANGE = (
         _BAD,
         "A quorum of {got} does not fit {roster} agents with {collusion} assumed to collude. "
-        "Choose from {low} to {roster}.",
+        "Choose a quorum of at most {roster}, and fewer to collude than the quorum has.",
     )
     AGENTS_UNWILLING = (
         _STATE,
         "The policies of the attending agents leave {got} for a quorum of {want}: {why}. "
-        "Ask for what they accept, or start more agents.",
+        "Ask for what they accept, start more agents, or have their owners accept less.",
     )
     NEIGHBOURS_RANGE = (
         _STATE,
@@ -366,6 +366,11 @@ class VoteError(Exception):
     def trailing_metadata(self) -> tuple[tuple[str, bytes], ...]:
         """What a server attaches so that `from_rpc` finds the error again."""
         return ((_STATUS_KEY, self.to_status().SerializeToString()),)
+
+    def add(self, sentence: str) -> None:
+        """Says one thing more."""
+        self.message = f"{self.message} {sentence}"
+        self.args = (self.message,)
 
     @classmethod
     def from_rpc(cls, error: grpc.RpcError, who: str) -> VoteError:

@@ -103,7 +103,7 @@ def test_a_plain_request_suits_agents_that_are_told_nothing(count: int, tmp_path
     [
         (2, {}, "wants a quorum of at least 3"),
         (5, {"quorum": 2}, "wants a quorum of at least 3"),
-        (5, {"collusion": 0}, "wants noise that allows for 1 colluding agents"),
+        (5, {"collusion": 0}, "wants a collusion bound of at least 1 (its --min-collusion)"),
     ],
 )
 def test_agents_that_are_told_nothing_trust_no_single_other(

@@ -52,8 +52,10 @@ async def _main(settings: RoundsSettings) -> None:
             with settings.out.open("wb") as file:
                 np.save(file, values if width == 1 else values.reshape(-1, width))
             out.print(f"labels written to {settings.out}")
+    # What is spent is never cut: on a narrow terminal the id goes on in the next line.
     columns = ("opened", "state", "queries", "sigma", "agent", "instance", "delta")
-    table = Table(Column("round", no_wrap=True), *columns, box=None)
+    figures = (Column(name, no_wrap=True) for name in columns)
+    table = Table(Column("round", overflow="fold"), *figures, box=None)
     for one in rounds:
         opened = dt.datetime.fromtimestamp(one.opened_unix_ms / 1000).strftime("%d %b %H:%M")
         row = _row(one)

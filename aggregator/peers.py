@@ -79,7 +79,11 @@ class _Dialled:
         try:
             yield
         except grpc.RpcError as error:
-            raise VoteError.quoted(error, f"Party {self._peer}") from error
+            said = VoteError.quoted(error, f"Party {self._peer}")
+            if said.kind is not ErrorKind.ENDED_BY:
+                who, why = f"A peer, {self._peer},", "it left the session"
+                said = VoteError(ErrorKind.PARTY_UNREACHABLE, who=who, why=why)
+            raise said from error
 
 
 class _Answered:

@@ -202,6 +202,9 @@ async def test_nobody_is_told_to_ask_again_once_a_round_is_charged(
     assert round_.error is not None and round_.error.name == "SERVICE_BUSY", round_.error
     assert charges == charged
     assert round_.error.retry_after == (None if charged else 0.0)
+    # Else a failure would look as if it were free.
+    assert ("stays charged" in str(round_.error)) == charged
+    assert round_.error.message.startswith("Party party-2 says: ")
 
 
 @pytest.mark.parametrize(
@@ -228,18 +231,3 @@ async def test_parties_do_not_hear_whether_labels_were_out_of_range(
     round_, _ = await run(spec, last, tmp_path)
     assert (round_.error is None) == (shift == 0), round_.error
     assert heard == told
-
-
-@pytest.mark.parametrize(("call", "charged"), [("OpenRound", False), ("Aggregate", True)])
-async def test_a_client_is_told_that_a_round_which_failed_was_charged(
-    call: str, charged: bool, tmp_path: Path
-) -> None:
-    async def refused(*_: Any, **__: Any) -> Any:
-        busy()
-
-    answer = {"OpenRound": refused, "Aggregate": lambda *_, **__: Stream([], busy)}[call]
-    spec = spec_of()
-    round_, _ = await run(spec, party(spec, **{call: answer}), tmp_path)
-    assert round_.error is not None
-    assert ("stays charged" in str(round_.error)) == charged
-    assert round_.error.message.startswith("Party party-2 says: ")

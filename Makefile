@@ -58,7 +58,7 @@ test: check
 test-containers: setup
 	@echo "==> container tests (they build the image and need a Docker engine with compose)"
 	docker compose version
-	$(BIN)/python -m pytest -m container tests/container $(ARGS)
+	$(BIN)/python -m pytest -m container tests/system/containers $(ARGS)
 
 check: setup
 	@echo "==> lint"

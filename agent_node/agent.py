@@ -22,15 +22,15 @@ import grpc
 
 from agent_node.batch import Batch
 from agent_node.policy import Policy
-from agent_node.voter import Ballot, Voter
-from mpc_vote import rpc, wire
-from mpc_vote.counting import share_ballot
+from agent_node.voting import Ballot, Voter
 from mpc_vote.errors import ErrorKind, VoteError
-from mpc_vote.noise import SkellamSampler
+from mpc_vote.mpc.sharing import Share
 from mpc_vote.privacy.mechanisms import Mechanism
+from mpc_vote.privacy.noise import SkellamSampler
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, agent_pb2_grpc, party_pb2, party_pb2_grpc
-from mpc_vote.sharing import Share
-from mpc_vote.spec import MAX_ROUNDS_AT_ONCE, Spec
+from mpc_vote.transport import rpc, tensors
+from mpc_vote.voting.aggregation import share_ballot
+from mpc_vote.voting.spec import MAX_ROUNDS_AT_ONCE, Spec
 
 log = logging.getLogger(__name__)
 
@@ -342,7 +342,7 @@ class _Upload:
 
     async def stream(self) -> AsyncIterator[party_pb2.SubmitSharesRequest]:
         header: party_pb2.SubmissionHeader | None = self._header
-        for piece in list(wire.split_bytes(self._share.packed)) or [b""]:
+        for piece in list(tensors.split_bytes(self._share.packed)) or [b""]:
             yield self._counted(party_pb2.SubmitSharesRequest(header=header, packed=piece))
             header = None
 

@@ -14,11 +14,11 @@ from typing import IO
 
 import numpy as np
 
-from agent_node.voter import Queries
-from mpc_vote import rpc, wire
+from agent_node.voting import Queries
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.proto.mpcvote.v1 import agent_pb2
-from mpc_vote.spec import Spec
+from mpc_vote.transport import rpc, tensors
+from mpc_vote.voting.spec import Spec
 
 
 class Batch:
@@ -27,7 +27,7 @@ class Batch:
     def __init__(self, spec: Spec, file: IO[bytes]) -> None:
         self._file = file
         self._shape = (spec.message.queries, *spec.query_shape)
-        self._dtype = wire.dtype_of(spec.message.query_dtype)
+        self._dtype = tensors.dtype_of(spec.message.query_dtype)
         self._want = spec.message.queries_digest
 
     @classmethod
@@ -39,14 +39,14 @@ class Batch:
 
     async def fill(self, responses: AsyncIterable[agent_pb2.FetchQueriesResponse]) -> None:
         """Takes the queries in, or refuses them."""
-        rows, digest = 0, wire.QueryDigest(self._dtype, self._shape[1:])
+        rows, digest = 0, tensors.QueryDigest(self._dtype, self._shape[1:])
         async for response in responses:
-            part = wire.from_tensor(rpc.readable(response, "FetchQueries").queries)
+            part = tensors.from_tensor(rpc.readable(response, "FetchQueries").queries)
             if part.dtype != self._dtype or part.shape[1:] != self._shape[1:]:
                 raise VoteError(ErrorKind.POLICY_REFUSED, why="its queries have another shape")
             if rows + len(part) > self._shape[0]:
                 raise VoteError(ErrorKind.POLICY_REFUSED, why="it has more queries than it says")
-            wire.check_finite(part, "queries", rows)
+            tensors.check_finite(part, "queries", rows)
             rows += len(part)
             digest.update(part)
             self._file.write(part.tobytes())

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 
 from agent_node.enrolment import credentials_of, keep_renewed
 from agent_node.settings import AgentSettings
-from agent_node.voter import prepare
-from agent_node.wiring import attend, open_agent
-from mpc_vote import process, rpc
-from mpc_vote.identity import Identity, Role
-from mpc_vote.process import CommandError
+from agent_node.startup import attend, open_agent
+from agent_node.voting import prepare
+from mpc_vote.app import process
+from mpc_vote.app.process import CommandError
+from mpc_vote.pki.identity import Identity, Role
+from mpc_vote.transport import rpc
 
 log = logging.getLogger(__name__)
 

@@ -23,12 +23,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from agent_node.settings import AgentSettings
-from mpc_vote import pem, rpc
+from mpc_vote.app.process import CommandError
 from mpc_vote.errors import ErrorKind, VoteError
-from mpc_vote.identity import CredentialPaths, Credentials, Identity, Role
-from mpc_vote.pem import IdentityError
-from mpc_vote.process import CommandError
+from mpc_vote.pki import pem
+from mpc_vote.pki.identity import CredentialPaths, Credentials, Identity, Role
+from mpc_vote.pki.pem import IdentityError
 from mpc_vote.proto.mpcvote.v1 import enrolment_pb2, enrolment_pb2_grpc
+from mpc_vote.transport import rpc
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.privacy.ledger import AlreadyCharged, BudgetExhausted, Ledger
 from mpc_vote.privacy.mechanisms import Mechanism
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2
-from mpc_vote.spec import KNN_BALLOTS, Spec
+from mpc_vote.voting.spec import KNN_BALLOTS, Spec
 
 _ROUNDS = {
     Rounds.ANY: common_pb2.ROUNDS_UNSPECIFIED,

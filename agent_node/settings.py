@@ -9,8 +9,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from mpc_vote.ballots import BallotKind
-from mpc_vote.config import Address, Delta, Method, Name, Parties, Positive, RoleSettings
+from mpc_vote.app.config import Address, Delta, Method, Name, Parties, Positive, RoleSettings
+from mpc_vote.voting.ballots import BallotKind
 
 
 class Rounds(enum.StrEnum):

@@ -28,11 +28,9 @@ import grpc
 import numpy as np
 import numpy.typing as npt
 
-from mpc_vote import rpc, wire
-from mpc_vote.argmax.engines import EngineName
-from mpc_vote.ballots import BallotKind
+from mpc_vote.argmax.registry import EngineName
 from mpc_vote.errors import ErrorKind, VoteError, printable
-from mpc_vote.identity import Credentials, Identity, Role
+from mpc_vote.pki.identity import Credentials, Identity, Role
 from mpc_vote.privacy.accountant import LEAST_DELTA
 from mpc_vote.proto.mpcvote.v1 import (
     common_pb2,
@@ -41,7 +39,9 @@ from mpc_vote.proto.mpcvote.v1 import (
     model_pb2,
     model_pb2_grpc,
 )
-from mpc_vote.spec import BALLOT_CODES, ENGINE_CODES, MAX_CLASSES
+from mpc_vote.transport import rpc, tensors
+from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.spec import BALLOT_CODES, ENGINE_CODES, MAX_CLASSES
 
 _CALL_SECONDS = 30.0
 _LABEL_SECONDS = 3_600.0
@@ -270,7 +270,7 @@ class AsyncLabelClient:
     async def predict(self, inputs: npt.ArrayLike, version: int = 0) -> npt.NDArray[np.int64]:
         """What the global model says of these inputs."""
         labels: list[int] = []
-        for tensor in wire.chunks(_rows(inputs)):
+        for tensor in tensors.chunks(_rows(inputs)):
             request = model_pb2.PredictRequest(version=version, inputs=tensor)
             response = await _call(self._models.Predict(request, timeout=_CALL_SECONDS))
             if len(response.labels) != tensor.shape[0]:
@@ -395,13 +395,13 @@ def _rows(given: npt.ArrayLike, field: str = "queries") -> npt.NDArray[Any]:
     array = np.asarray(given)
     if array.size == 0:
         raise VoteError(ErrorKind.QUERIES_EMPTY, field=field)
-    wire.dtype_code(array.dtype)
+    tensors.dtype_code(array.dtype)
     if array.ndim < 2:
         raise VoteError(
             ErrorKind.QUERIES_SHAPE, field=field, got=array.shape[1:], want="(features, ...)"
         )
-    wire.rows_per_chunk(array[:1].nbytes, field)
-    wire.check_finite(array, field)
+    tensors.rows_per_chunk(array[:1].nbytes, field)
+    tensors.check_finite(array, field)
     return array
 
 
@@ -410,7 +410,7 @@ def _requests(
 ) -> Iterator[label_pb2.RequestLabelsRequest]:
     plan.queries = len(queries)
     yield label_pb2.RequestLabelsRequest(plan=plan)
-    for tensor in wire.chunks(queries):
+    for tensor in tensors.chunks(queries):
         yield label_pb2.RequestLabelsRequest(queries=tensor)
 
 
@@ -419,7 +419,7 @@ def _train_requests(
 ) -> Iterator[model_pb2.TrainRequest]:
     yield first
     if unlabelled is not None:
-        for tensor in wire.chunks(unlabelled):
+        for tensor in tensors.chunks(unlabelled):
             yield model_pb2.TrainRequest(unlabelled=tensor)
 
 

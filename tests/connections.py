@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import grpc
 import grpc.aio
 
-from mpc_vote.identity import (
+from mpc_vote.pki.identity import (
     Credentials,
     Identity,
     channel_options,

@@ -16,6 +16,6 @@ def __getattr__(name: str) -> Any:
     # These need torch and CrypTen, which take seconds to import; most of the package does not.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from mpc_vote.argmax import dropin
+    from mpc_vote.argmax import drop_in
 
-    return getattr(dropin, name)
+    return getattr(drop_in, name)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from mpc_vote.argmax.channel import Channel
-from mpc_vote.argmax.material import Item, Material, Plan, Run
-from mpc_vote.csprng import Words
+from mpc_vote.mpc.channel import Channel
+from mpc_vote.mpc.preprocessing import Item, Material, Plan, Run
+from mpc_vote.mpc.prg import Words
 
 
 class Engine(Protocol):

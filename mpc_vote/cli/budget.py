@@ -10,17 +10,19 @@ from pydantic import Field
 from rich.console import Console
 from rich.table import Column, Table
 
-from mpc_vote import ballots, noise, process
-from mpc_vote.ballots import BallotKind
+from mpc_vote.app import process
+from mpc_vote.app.config import Address, ConfigError, LogLevel, Name, Positive, Settings
+from mpc_vote.app.process import CommandError
 from mpc_vote.cli.common import check_writable, console, write_json
 from mpc_vote.client import AsyncLabelClient
-from mpc_vote.config import Address, ConfigError, LogLevel, Name, Positive, Settings
+from mpc_vote.privacy import noise
 from mpc_vote.privacy.accountant import epsilon
 from mpc_vote.privacy.ledger import LedgerView, Spend
 from mpc_vote.privacy.mechanisms import Level, SkellamVote
-from mpc_vote.privacy.shown import shown
-from mpc_vote.process import CommandError
-from mpc_vote.spec import KNN_BALLOTS, MAX_K, default_fraction_bits
+from mpc_vote.privacy.rounding import shown
+from mpc_vote.voting import ballots
+from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.spec import KNN_BALLOTS, MAX_K, default_fraction_bits
 
 LEDGER = "ledger.db"
 

@@ -9,10 +9,11 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from mpc_vote import pem, process
-from mpc_vote.authority import CertificateAuthority
-from mpc_vote.config import ConfigError, Settings
-from mpc_vote.identity import Identity, IdentityError, Role
+from mpc_vote.app import process
+from mpc_vote.app.config import ConfigError, Settings
+from mpc_vote.pki import pem
+from mpc_vote.pki.authority import CertificateAuthority
+from mpc_vote.pki.identity import Identity, IdentityError, Role
 
 
 class CertsSettings(Settings):

@@ -14,10 +14,10 @@ from pydantic import Field
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from mpc_vote.app.config import Address, LogLevel, Name, Settings
+from mpc_vote.app.process import CommandError
 from mpc_vote.cli import Command, meant
 from mpc_vote.client import AsyncLabelClient
-from mpc_vote.config import Address, LogLevel, Name, Settings
-from mpc_vote.process import CommandError
 
 
 class ClientSettings(Settings):

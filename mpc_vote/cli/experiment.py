@@ -15,10 +15,10 @@ from typing import ClassVar
 from pydantic import Field
 from rich.console import Console
 
-from mpc_vote import process
+from mpc_vote.app import process
+from mpc_vote.app.config import ConfigError, LogLevel, Settings
+from mpc_vote.app.process import CommandError
 from mpc_vote.cli.common import check_writable, console, progress, write_json
-from mpc_vote.config import ConfigError, LogLevel, Settings
-from mpc_vote.process import CommandError
 from mpc_vote.simulation import experiment as experiments
 from mpc_vote.simulation import report
 from mpc_vote.simulation.experiment import DATA_VARIABLE, Arm, Bench, Outcome, Tell

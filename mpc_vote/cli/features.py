@@ -9,15 +9,15 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from mpc_vote import process
+from mpc_vote.app import process
+from mpc_vote.app.config import LogLevel, Settings
+from mpc_vote.app.process import CommandError
 from mpc_vote.cli.common import check_writable, console, progress
-from mpc_vote.config import LogLevel, Settings
 from mpc_vote.data.dataset import Dataset, FloatArray
 from mpc_vote.data.partition import save_part
-from mpc_vote.process import CommandError
 
 _PICTURES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"}
-# The names of `mpc_vote.learning.backbones`, which takes a while to import.
+# The names of `mpc_vote.learning.features.backbones`, which takes a while to import.
 _Name = Literal["alexnet", "mobilenet_v2", "resnet18", "resnet50", "efficientnet-lite0"]
 
 
@@ -106,7 +106,7 @@ def _pictures(folder: Path) -> list[Path]:
 
 
 def _map(settings: FeaturesSettings, files: Sequence[Path]) -> FloatArray:
-    from mpc_vote.learning.backbones import load_backbone
+    from mpc_vote.learning.features.backbones import load_backbone
 
     backbone = load_backbone(settings.backbone, settings.weights)
     with progress(console(None)) as bars:

@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mpc_vote import process
-from mpc_vote.ballots import BallotKind
+from mpc_vote.app import process
 from mpc_vote.cli.common import (
     ClientSettings,
     check_writable,
@@ -24,7 +23,8 @@ from mpc_vote.cli.common import (
     write_json,
 )
 from mpc_vote.client import AsyncLabelClient, LabelResult, Plan, Progress
-from mpc_vote.privacy.shown import shown
+from mpc_vote.privacy.rounding import shown
+from mpc_vote.voting.ballots import BallotKind
 
 
 class LabelSettings(ClientSettings):

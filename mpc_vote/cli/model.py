@@ -10,7 +10,8 @@ import numpy as np
 from pydantic import Field
 from rich.table import Table
 
-from mpc_vote import process
+from mpc_vote.app import process
+from mpc_vote.app.process import CommandError
 from mpc_vote.cli.common import (
     ClientSettings,
     check_writable,
@@ -19,8 +20,7 @@ from mpc_vote.cli.common import (
     read_array,
     write_json,
 )
-from mpc_vote.privacy.shown import shown
-from mpc_vote.process import CommandError
+from mpc_vote.privacy.rounding import shown
 from mpc_vote.proto.mpcvote.v1 import model_pb2
 
 

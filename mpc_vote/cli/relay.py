@@ -9,9 +9,9 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
-from mpc_vote import process
-from mpc_vote.config import Settings, check_address
-from mpc_vote.relay import Relay
+from mpc_vote.app import process
+from mpc_vote.app.config import Settings, check_address
+from mpc_vote.transport.relay import Relay
 
 log = logging.getLogger(__name__)
 

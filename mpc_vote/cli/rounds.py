@@ -11,13 +11,13 @@ import numpy as np
 from pydantic import Field
 from rich.table import Column, Table
 
-from mpc_vote import process
+from mpc_vote.app import process
+from mpc_vote.app.process import CommandError
 from mpc_vote.cli.common import ClientSettings, check_writable, connect, console, write_json
 from mpc_vote.errors import printable
-from mpc_vote.privacy.shown import shown
-from mpc_vote.process import CommandError
+from mpc_vote.privacy.rounding import shown
 from mpc_vote.proto.mpcvote.v1 import label_pb2
-from mpc_vote.spec import BALLOTS
+from mpc_vote.voting.spec import BALLOTS
 
 
 class RoundsSettings(ClientSettings):

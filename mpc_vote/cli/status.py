@@ -7,11 +7,12 @@ from typing import Any, ClassVar
 
 from rich.table import Table
 
-from mpc_vote import process, wire
+from mpc_vote.app import process
 from mpc_vote.cli.common import ClientSettings, connect, console, write_json
-from mpc_vote.privacy.shown import shown
+from mpc_vote.privacy.rounding import shown
 from mpc_vote.proto.mpcvote.v1 import common_pb2, label_pb2
-from mpc_vote.spec import BALLOTS
+from mpc_vote.transport import tensors
+from mpc_vote.voting.spec import BALLOTS
 
 _ROUNDS = {
     common_pb2.ROUNDS_UNSPECIFIED: "any",
@@ -82,7 +83,7 @@ def _agent(agent: label_pb2.AgentPresence) -> dict[str, Any]:
     return {
         "agent": agent.agent,
         "classes": agent.classes,
-        "query_dtype": str(wire.dtype_of(agent.query_dtype)),
+        "query_dtype": str(tensors.dtype_of(agent.query_dtype)),
         "query_shape": list(agent.query_shape),
         "ballots": [BALLOTS[ballot].value for ballot in agent.ballots if ballot in BALLOTS],
         "k": agent.k,

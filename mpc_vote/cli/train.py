@@ -10,7 +10,8 @@ import numpy.typing as npt
 from pydantic import Field
 from rich.console import Console
 
-from mpc_vote import process
+from mpc_vote.app import process
+from mpc_vote.app.process import CommandError
 from mpc_vote.cli.common import (
     ClientSettings,
     check_writable,
@@ -22,7 +23,6 @@ from mpc_vote.cli.common import (
 )
 from mpc_vote.cli.model import describe, figures
 from mpc_vote.client import AsyncLabelClient
-from mpc_vote.process import CommandError
 from mpc_vote.proto.mpcvote.v1 import model_pb2
 
 

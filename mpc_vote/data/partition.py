@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from mpc_vote.data.assignment import Rows, deal_iid
 from mpc_vote.data.dataset import Dataset
-from mpc_vote.data.deal import Rows, deal_iid
 from mpc_vote.data.files import read_npz
 
 _KEYS = ("name", "x", "y", "classes")

@@ -20,7 +20,6 @@ from functools import partial
 
 import numpy as np
 
-from mpc_vote.ballots import Sensitivity
 from mpc_vote.privacy.mechanisms import (
     FloatArray,
     GaussianScreen,
@@ -33,6 +32,7 @@ from mpc_vote.privacy.mechanisms import (
     check_mechanism,
     one_query,
 )
+from mpc_vote.voting.ballots import Sensitivity
 
 Conversion = Callable[[FloatArray, FloatArray], FloatArray]
 

@@ -12,7 +12,8 @@ Who may rely on it, and when:
 - One argmax per query, and queries fixed before any label was seen.
 
 A bound computed from the votes says something about the votes. It is itself private, so whatever
-here takes histograms returns a `Private`. To publish one, see `mpc_vote.privacy.smooth`.
+here takes histograms returns a `Private`. To publish one, see
+`mpc_vote.privacy.smooth_sensitivity`.
 """
 
 from __future__ import annotations

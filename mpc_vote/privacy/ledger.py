@@ -38,7 +38,7 @@ from mpc_vote.privacy.mechanisms import (
     mechanism_from_json,
     one_query,
 )
-from mpc_vote.privacy.shown import shown
+from mpc_vote.privacy.rounding import shown
 
 BUSY_SECONDS = 30.0
 """How long to wait for another process to finish its charge."""

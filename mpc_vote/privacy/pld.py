@@ -26,7 +26,7 @@ from dp_accounting.pld import pld_pmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from scipy.special import ive, log_ndtr, ndtr  # type: ignore[import-untyped]
 
-from mpc_vote import noise
+from mpc_vote.privacy import noise
 from mpc_vote.privacy.accountant import ROUND_UP, Unsupported, check_delta, totals
 from mpc_vote.privacy.mechanisms import (
     FloatArray,
@@ -257,7 +257,8 @@ def _replaced_part(runs: int, mu: float, sampling: float) -> _Part:
     """P = (1 - q) N(0, 1) + q N(mu, 1) and Q, the same with -mu.
 
     They dominate contributions u and u' no longer than mu, in any dimension: the proof is at
-    `mpc_vote.privacy.sampled._sampled_gaussian`. Swapped they are the pair mirrored.
+    `mpc_vote.privacy.mechanisms.subsampled_gaussian._sampled_gaussian`. Swapped they are the pair
+    mirrored.
     """
     high = mu * (mu + _DEVIATIONS)
     reach = _mixture(sampling, high - mu * mu / 2) - _mixture(sampling, -high - mu * mu / 2)

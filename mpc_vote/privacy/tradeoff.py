@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import pairwise
 from statistics import NormalDist
 
-from mpc_vote import noise
+from mpc_vote.privacy import noise
 from mpc_vote.privacy.mechanisms import Level, SkellamVote
 
 _NORMAL = NormalDist()
@@ -63,8 +63,8 @@ def unit_mu(variance: float) -> float:
 def _tails(variance: float) -> list[float]:
     """P(X >= j) for j = 1, 2, ... down to 2^-100, at least one of them.
 
-    By Miller's backward recurrence, as `mpc_vote.noise` has it, in floating point: all terms are
-    positive, so rounding costs each a few units in its last place for every step.
+    By Miller's backward recurrence, as `mpc_vote.privacy.noise` has it, in floating point: all
+    terms are positive, so rounding costs each a few units in its last place for every step.
     """
     start = max(2, noise.tail_bound(variance, _START))
     above, here = 0.0, 1.0

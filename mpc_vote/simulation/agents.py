@@ -16,9 +16,14 @@ import torch
 
 from mpc_vote.data.dataset import Dataset, FloatArray, LabelArray
 from mpc_vote.data.partition import Partition
-from mpc_vote.learning.abstention import train_abstaining
-from mpc_vote.learning.abstention import votes as abstaining_votes
-from mpc_vote.learning.adaptation import (
+from mpc_vote.learning.features.maps import FeatureMap
+from mpc_vote.learning.nets.augmentation import warp
+from mpc_vote.learning.nets.networks import Architecture
+from mpc_vote.learning.nets.stacked_networks import Labelled, fresh
+from mpc_vote.learning.nets.stacked_training import Recipe, classify, predict_scores, train_agents
+from mpc_vote.learning.voters.abstention import train_abstaining
+from mpc_vote.learning.voters.abstention import votes as abstaining_votes
+from mpc_vote.learning.voters.domain_adaptation import (
     AdversarialNetwork,
     ConditionalNetwork,
     Statistics,
@@ -27,14 +32,9 @@ from mpc_vote.learning.adaptation import (
     neighbours,
     smooth,
 )
-from mpc_vote.learning.features import FeatureMap
-from mpc_vote.learning.networks import Architecture
-from mpc_vote.learning.stacked import Recipe, classify, predict_scores, train_agents
-from mpc_vote.learning.stacked_networks import Labelled, fresh
-from mpc_vote.learning.warp import warp
 from mpc_vote.simulation.experiment import Bench
+from mpc_vote.simulation.inputs import View
 from mpc_vote.simulation.store import fingerprint, plain
-from mpc_vote.simulation.views import View
 
 STROKES = View("strokes")
 VOTING = Recipe(steps=200, batch=32, rate=5e-3, decay=0.1)

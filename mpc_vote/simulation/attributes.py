@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mpc_vote import ballots
-from mpc_vote.ballots import BallotKind, IntArray
 from mpc_vote.data.partition import Partition
-from mpc_vote.learning.asking import asking
-from mpc_vote.learning.ridge import Ridge
+from mpc_vote.learning.nets.ridge import Ridge
+from mpc_vote.learning.query_selection import asking
 from mpc_vote.simulation.experiment import Bench, Outcome
-from mpc_vote.simulation.views import View
+from mpc_vote.simulation.inputs import View
 from mpc_vote.simulation.vote import simulated_spec, upload_bytes, vote
+from mpc_vote.voting import ballots
+from mpc_vote.voting.ballots import BallotKind, IntArray
 
 
 @dataclass(frozen=True)

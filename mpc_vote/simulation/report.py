@@ -11,10 +11,10 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from mpc_vote.app.provenance import machine, versions
 from mpc_vote.privacy.accountant import Epsilons
 from mpc_vote.privacy.mechanisms import Level
-from mpc_vote.privacy.shown import shown_places
-from mpc_vote.provenance import machine, versions
+from mpc_vote.privacy.rounding import shown_places
 from mpc_vote.simulation.experiment import ArmResult, Experiment
 
 MISSING = "no plot: matplotlib is not installed; the figures are complete without it"

@@ -12,20 +12,20 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from mpc_vote import ring
-from mpc_vote.argmax.channel import Channel
 from mpc_vote.argmax.engine import label_bits
-from mpc_vote.argmax.engines import EngineName, ring_bits
-from mpc_vote.argmax.local import run_committee
-from mpc_vote.argmax.material import Material
-from mpc_vote.argmax.planner import choose_groups
-from mpc_vote.ballots import BallotKind, IntArray
-from mpc_vote.counting import Totals, share_ballot
-from mpc_vote.csprng import SeedStream, Words
-from mpc_vote.noise import ByteSource, SkellamSampler
+from mpc_vote.argmax.grouping import choose_groups
+from mpc_vote.argmax.registry import EngineName, ring_bits
+from mpc_vote.mpc import ring
+from mpc_vote.mpc.channel import Channel
+from mpc_vote.mpc.in_process import run_committee
+from mpc_vote.mpc.preprocessing import Material
+from mpc_vote.mpc.prg import SeedStream, Words
+from mpc_vote.mpc.sharing import Share, split
+from mpc_vote.privacy.noise import ByteSource, SkellamSampler
 from mpc_vote.proto.mpcvote.v1 import common_pb2
-from mpc_vote.sharing import Share, split
-from mpc_vote.spec import (
+from mpc_vote.voting.aggregation import Totals, share_ballot
+from mpc_vote.voting.ballots import BallotKind, IntArray
+from mpc_vote.voting.spec import (
     BALLOT_CODES,
     DIGEST_BYTES,
     ENGINE_CODES,

@@ -31,5 +31,5 @@ distribution of agents' noise within its bound by flipping its bits, so against 
 the printed epsilon is *not* shown to hold; noise drawn by the committee is to replace the noise
 bits, and until then rounds that are not verified are what to use against such parties. A dealer
 that deals wrong preprocessing, uncaught, could drown the noise. Noise bits are a stuffing channel
-too: at their bound a few agents decide labels (`tests/verified/test_noise_bits.py`).
+too: at their bound a few agents decide labels (`tests/security/verified/test_noise_bits.py`).
 """

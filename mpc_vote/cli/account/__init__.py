@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mpc_vote import process
+from mpc_vote.app import process
+from mpc_vote.app.process import CommandError
 from mpc_vote.cli.account import figures, paper, plot, tables
 from mpc_vote.cli.account.options import (
     AccountSettings,
@@ -19,7 +20,7 @@ from mpc_vote.cli.account.options import (
     spelled_out,
 )
 from mpc_vote.cli.common import check_writable, console, dispatch, write_json
-from mpc_vote.privacy.plan import (
+from mpc_vote.voting.costing import (
     Plan,
     PlanError,
     Solved,
@@ -28,7 +29,6 @@ from mpc_vote.privacy.plan import (
     solve_queries,
     solve_sigma,
 )
-from mpc_vote.process import CommandError
 
 COALITIONS = (0, 10, 50)
 """Parts of all agents, in percent."""

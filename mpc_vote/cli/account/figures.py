@@ -8,7 +8,7 @@ from typing import Any
 
 from mpc_vote.privacy.accountant import Epsilons
 from mpc_vote.privacy.mechanisms import Level
-from mpc_vote.privacy.plan import Accountant, Coalition, Plan, Solved
+from mpc_vote.voting.costing import Accountant, Coalition, Plan, Solved
 
 _NOTHING = {
     "simple": None,

@@ -10,11 +10,11 @@ from typing import ClassVar, TypeVar
 
 from pydantic import Field
 
-from mpc_vote.ballots import BallotKind
+from mpc_vote.app.config import ConfigError, LogLevel, Method, Settings
 from mpc_vote.cli.account.plot import FORMATS
-from mpc_vote.config import ConfigError, LogLevel, Method, Settings
 from mpc_vote.privacy.mechanisms import Level
-from mpc_vote.privacy.plan import LEAST_SIGMA, Accountant, Noise, Plan, PlanError, Roster
+from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.costing import LEAST_SIGMA, Accountant, Noise, Plan, PlanError, Roster
 
 N = TypeVar("N", int, float)
 

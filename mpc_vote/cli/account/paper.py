@@ -11,36 +11,36 @@ from rich.table import Table
 from mpc_vote.cli.account.figures import accounts
 from mpc_vote.cli.account.options import PaperSettings
 from mpc_vote.cli.common import check_writable, console, write_json
-from mpc_vote.privacy import paper_table
-from mpc_vote.privacy.shown import shown
+from mpc_vote.privacy.rounding import shown
+from mpc_vote.simulation import published
 
 
 async def main(settings: PaperSettings) -> None:
     """Checks every row, shows, writes."""
     check_writable(settings.json_path)
     out = console(settings.json_path)
-    checked = [paper_table.check(row) for row in paper_table.VOTES]
-    for section in paper_table.SECTIONS:
+    checked = [published.check(row) for row in published.VOTES]
+    for section in published.SECTIONS:
         _show_section(out, section, [found for found in checked if found.row.section is section])
     _show_others(out)
     derived = sum(found.derived for found in checked)
-    total = len(checked) + sum(len(row.reported) for row in paper_table.OTHERS)
+    total = len(checked) + sum(len(row.reported) for row in published.OTHERS)
     out.print(
         f"{derived} of {total} reported numbers can be derived from the paper's own formula at "
         "the settings it states. A match with another reading may be chance: several are tried."
     )
     figures = {
         "votes": [_checked(found) for found in checked],
-        "others": [_other(row) for row in paper_table.OTHERS],
+        "others": [_other(row) for row in published.OTHERS],
     }
     write_json(settings.json_path, figures)
 
 
 def _show_section(
-    out: Console, section: paper_table.Section, rows: Sequence[paper_table.Checked]
+    out: Console, section: published.Section, rows: Sequence[published.Checked]
 ) -> None:
     delta = (
-        f"delta not stated, {paper_table.ASSUMED_DELTA:g} assumed"
+        f"delta not stated, {published.ASSUMED_DELTA:g} assumed"
         if section.delta is None
         else f"delta {section.delta:g}"
     )
@@ -83,13 +83,13 @@ def _show_others(out: Console) -> None:
     table = Table(
         "row", "paper", "", title="data-dependent bounds, and baselines", title_justify="left"
     )
-    for row in paper_table.OTHERS:
+    for row in published.OTHERS:
         reported = ", ".join(f"{value:.1f}" for value in row.reported)
         table.add_row(f"{row.section.name}: {row.name}", reported, row.verdict)
     out.print(table)
 
 
-def _checked(found: paper_table.Checked) -> dict[str, Any]:
+def _checked(found: published.Checked) -> dict[str, Any]:
     row = found.row
     return {
         "table": row.section.name,
@@ -110,7 +110,7 @@ def _checked(found: paper_table.Checked) -> dict[str, Any]:
     }
 
 
-def _other(row: paper_table.OtherRow) -> dict[str, Any]:
+def _other(row: published.OtherRow) -> dict[str, Any]:
     return {
         "table": row.section.name,
         "row": row.name,

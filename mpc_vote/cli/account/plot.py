@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mpc_vote.app.config import ConfigError
+from mpc_vote.app.process import CommandError
 from mpc_vote.cli.account.words import votes
 from mpc_vote.cli.common import check_writable
-from mpc_vote.config import ConfigError
 from mpc_vote.privacy.accountant import Epsilons
 from mpc_vote.privacy.mechanisms import Level
-from mpc_vote.privacy.plan import MAX_QUERIES, Accountant, Plan, losses
-from mpc_vote.process import CommandError
+from mpc_vote.voting.costing import MAX_QUERIES, Accountant, Plan, losses
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from mpc_vote.ballots import BallotKind
 from mpc_vote.cli.account.options import Goal, Solve
 from mpc_vote.cli.account.words import votes
 from mpc_vote.cli.common import counted
 from mpc_vote.privacy.accountant import Epsilons
 from mpc_vote.privacy.mechanisms import Level
-from mpc_vote.privacy.plan import Accountant, Coalition, Noise, Plan, Roster, Solved
-from mpc_vote.privacy.shown import shown, shown_places
+from mpc_vote.privacy.rounding import shown, shown_places
+from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.costing import Accountant, Coalition, Noise, Plan, Roster, Solved
 
 _MEANINGS = {
     Accountant.SIMPLE: "Renyi bound, converted as most papers do: valid, loosest",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mpc_vote.ballots import BallotKind
-from mpc_vote.privacy.plan import Plan
+from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.costing import Plan
 
 _VOTES = {
     BallotKind.ONE_HOT: "AE-DPFL, a vote of each agent's model",

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mpc_vote.learning.semi import SemiRecipe
-from mpc_vote.learning.stacked import Recipe
+from mpc_vote.learning.nets.stacked_training import Recipe
+from mpc_vote.learning.students.semi_supervised import SemiRecipe
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.simulation.agents import Abstaining, Always
 from mpc_vote.simulation.experiment import Arm, Experiment
@@ -22,8 +22,8 @@ from mpc_vote.simulation.experiments.mnist import (
     split,
 )
 from mpc_vote.simulation.experiments.mnist_noniid import STRICT, STRICTER
-from mpc_vote.simulation.gradients import averaging
-from mpc_vote.simulation.voting import AeConfig, AskedOnly, Labelling, ae_dpfl
+from mpc_vote.simulation.gradient_methods import averaging
+from mpc_vote.simulation.methods import AeConfig, AskedOnly, Labelling, ae_dpfl
 
 SIZES = (50, 100, 200, 400, 600)
 AGENTS = (50, 100, 200, 400, 800)

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 
 from mpc_vote.data import sources
-from mpc_vote.data.deal import deal_iid
+from mpc_vote.data.assignment import deal_iid
 from mpc_vote.data.partition import Partition, hand_out, split_public
-from mpc_vote.learning.fedavg import Averaging, ClippedAveraging
-from mpc_vote.learning.stacked import Recipe
+from mpc_vote.learning.baselines.fedavg import Averaging, ClippedAveraging
+from mpc_vote.learning.nets.stacked_training import Recipe
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.simulation.attributes import AttributesConfig, ae_attributes
 from mpc_vote.simulation.experiment import Arm, Data, Experiment, Paper, data_folder
-from mpc_vote.simulation.gradients import AveragingConfig, Linear, averaging
-from mpc_vote.simulation.views import View
+from mpc_vote.simulation.gradient_methods import AveragingConfig, Linear, averaging
+from mpc_vote.simulation.inputs import View
 
 VIEW = View(None, 24)
 _LOCAL = Recipe(steps=5, batch=30, rate=100.0, adam=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mpc_vote.learning.fedavg import FEATURES, IMAGES
+from mpc_vote.learning.baselines.fedavg import FEATURES, IMAGES
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.simulation.agents import Always
 from mpc_vote.simulation.experiment import Arm, Experiment
@@ -17,8 +17,8 @@ from mpc_vote.simulation.experiments.mnist import (
     load,
     split,
 )
-from mpc_vote.simulation.gradients import AveragingConfig, Linear, averaging
-from mpc_vote.simulation.voting import AeConfig, Labelling, ae_dpfl
+from mpc_vote.simulation.gradient_methods import AveragingConfig, Linear, averaging
+from mpc_vote.simulation.methods import AeConfig, Labelling, ae_dpfl
 
 # Each at epsilon 2, delta 1e-3, exactly accounted.
 LABELLINGS = (

@@ -14,16 +14,16 @@ import numpy as np
 
 from mpc_vote.data import sources
 from mpc_vote.data.dataset import Dataset
-from mpc_vote.data.frames import frame_like_mnist, resize
+from mpc_vote.data.images import frame_like_mnist, resize
 from mpc_vote.data.partition import Domain, Partition, split_domains, split_public
-from mpc_vote.learning.adaptation import ink
-from mpc_vote.learning.fedavg import IMAGES, PRIVATE_FEATURES, PRIVATE_IMAGES
+from mpc_vote.learning.baselines.fedavg import IMAGES, PRIVATE_FEATURES, PRIVATE_IMAGES
+from mpc_vote.learning.voters.domain_adaptation import ink
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.simulation.agents import Adapted, Always
 from mpc_vote.simulation.experiment import Arm, Data, Experiment, Paper, data_folder
 from mpc_vote.simulation.experiments.mnist import FEW_STROKES, IMAGE
-from mpc_vote.simulation.gradients import AveragingConfig, Linear, Neural, averaging
-from mpc_vote.simulation.voting import AeConfig, Labelling, ae_dpfl
+from mpc_vote.simulation.gradient_methods import AveragingConfig, Linear, Neural, averaging
+from mpc_vote.simulation.methods import AeConfig, Labelling, ae_dpfl
 
 MNIST_AGENTS, MNIST_SIZE, SVHN_AGENTS, SVHN_SIZE, PUBLIC = 60, 1000, 140, 3000, 3000
 

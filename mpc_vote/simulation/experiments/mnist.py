@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mpc_vote.data import sources
-from mpc_vote.data.deal import Deal, deal_by_class, deal_iid, deal_repeatedly
+from mpc_vote.data.assignment import Deal, deal_by_class, deal_iid, deal_repeatedly
 from mpc_vote.data.partition import Partition, hand_out, split_public
-from mpc_vote.learning.fedavg import IMAGES, PRIVATE_FEATURES, PRIVATE_IMAGES
+from mpc_vote.learning.baselines.fedavg import IMAGES, PRIVATE_FEATURES, PRIVATE_IMAGES
 from mpc_vote.simulation.experiment import Data, data_folder
-from mpc_vote.simulation.gradients import AveragingConfig, Linear, Neural
-from mpc_vote.simulation.views import View
+from mpc_vote.simulation.gradient_methods import AveragingConfig, Linear, Neural
+from mpc_vote.simulation.inputs import View
 
 POINTS = 60_000
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mpc_vote.learning.fedavg import FEATURES
+from mpc_vote.learning.baselines.fedavg import FEATURES
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.simulation.experiment import Arm, Experiment, Paper
 from mpc_vote.simulation.experiments.mnist import (
@@ -14,8 +14,8 @@ from mpc_vote.simulation.experiments.mnist import (
     load,
     split,
 )
-from mpc_vote.simulation.gradients import AveragingConfig, Linear, averaging
-from mpc_vote.simulation.voting import AeConfig, Labelling, PateConfig, ae_dpfl, pate
+from mpc_vote.simulation.gradient_methods import AveragingConfig, Linear, averaging
+from mpc_vote.simulation.methods import AeConfig, Labelling, PateConfig, ae_dpfl, pate
 
 # Epsilon 2, 1 and 0.5 at delta 1e-3, exactly accounted; and the paper's 4.3 by the simple
 # conversion. Under much noise the student makes more of many labels, though most are wrong.

@@ -14,22 +14,22 @@ from pathlib import Path
 from mpc_vote.data import sources
 from mpc_vote.data.partition import Partition, split_public
 from mpc_vote.data.sources import OFFICE_DOMAINS
-from mpc_vote.learning.centres import CentresRecipe
-from mpc_vote.learning.dp_sgd import PRIVATE_RECORDS
-from mpc_vote.learning.fedavg import FEATURES_OF_FEW
-from mpc_vote.learning.stacked import Recipe
+from mpc_vote.learning.baselines.dp_sgd import PRIVATE_RECORDS
+from mpc_vote.learning.baselines.fedavg import FEATURES_OF_FEW
+from mpc_vote.learning.nets.stacked_training import Recipe
+from mpc_vote.learning.students.prototypes import CentresRecipe
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.simulation.agents import Always
 from mpc_vote.simulation.experiment import Arm, Data, Experiment, Paper, data_folder
-from mpc_vote.simulation.gradients import (
+from mpc_vote.simulation.gradient_methods import (
     AveragingConfig,
     DescentConfig,
     Linear,
     averaging,
     descent,
 )
-from mpc_vote.simulation.views import View
-from mpc_vote.simulation.voting import (
+from mpc_vote.simulation.inputs import View
+from mpc_vote.simulation.methods import (
     KnnConfig,
     Labelling,
     PateConfig,

@@ -1,0 +1,341 @@
+"""Which agents are here: the streams they hold open, what they can answer, what they said of a
+round.
+
+An agent is known by the ledger that it first came with, and attends by one process at a time. This
+finds mistakes, and a stolen certificate that is used beside its owner; an agent's privacy does not
+rest on it, since it would have to trust the coordinator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aggregator.coordinator.archive import Archive
+from mpc_vote.errors import ErrorKind, VoteError, printable
+from mpc_vote.pki.identity import Role
+from mpc_vote.privacy.ledger import LEDGER_ID
+from mpc_vote.proto.mpcvote.v1 import agent_pb2, agent_pb2_grpc, common_pb2
+from mpc_vote.transport import rpc, tensors
+from mpc_vote.voting.spec import (
+    BALLOTS,
+    KNN_BALLOTS,
+    MAX_AGENTS,
+    MAX_CLASSES,
+    MAX_K,
+    MAX_ROUNDS_AT_ONCE,
+    Spec,
+)
+
+log = logging.getLogger(__name__)
+
+_OUTBOX = 64
+_HELLO_SECONDS = 30.0
+# Of about a megabyte each.
+_CHUNKS_KEPT = 8
+# An agent reads the queries of each round once; a retry may overlap.
+_FETCHES_PER_AGENT = 2 * MAX_ROUNDS_AT_ONCE
+# The one that counts, and older ones that are dead or about to end.
+_STREAMS_PER_AGENT = 8
+_MAX_REASON = 500
+# They are kept while the agent attends, fields of a later version included.
+_MAX_CAPABILITIES_BYTES = 1_024
+
+
+class _Queries:
+    """A round's queries as messages. Agents read at about the same time: each is made once for
+    all that do, and what they have read is dropped."""
+
+    def __init__(self, path: Path) -> None:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        step = tensors.rows_per_chunk(array.nbytes // len(array))
+
+        # No method: a cache of one would hold this object, and both would wait for the collector.
+        @lru_cache(_CHUNKS_KEPT)
+        def chunk(start: int) -> agent_pb2.FetchQueriesResponse:
+            tensor = tensors.to_tensor(array[start : start + step])
+            return agent_pb2.FetchQueriesResponse(queries=tensor)
+
+        self._chunk = chunk
+        self._starts = range(0, len(array), step)
+
+    def __iter__(self) -> Iterator[agent_pb2.FetchQueriesResponse]:
+        return map(self._chunk, self._starts)
+
+
+@dataclass
+class Ballots:
+    """What the agents of one open round have said so far."""
+
+    spec: Spec
+    queries: _Queries
+    prepared: set[str] = field(default_factory=set)
+    submitted: dict[str, int] = field(default_factory=dict)
+    declined: dict[str, str] = field(default_factory=dict)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    started: bool = False
+
+    def done(self) -> int:
+        """Agents that have done what this phase asks: be prepared, then submit."""
+        return len(self.submitted if self.started else self.prepared)
+
+    def silent(self) -> list[str]:
+        """Agents of the roster that are still expected to answer in this phase."""
+        if self.started:
+            return sorted(self.prepared - self.submitted.keys() - self.declined.keys())
+        answered = self.prepared | self.declined.keys()
+        return [agent for agent in self.spec.roster if agent not in answered]
+
+
+@dataclass(eq=False)
+class _Seat:
+    capabilities: agent_pb2.Capabilities
+    # None ends the stream.
+    outbox: asyncio.Queue[agent_pb2.AttendResponse | None]
+
+
+class Attendance(agent_pb2_grpc.AgentServiceServicer):
+    """The agents' service, and the coordinator's view of who is present."""
+
+    def __init__(self, archive: Archive, revoked: Collection[str] = ()) -> None:
+        self._archive = archive
+        self._revoked = frozenset(revoked)
+        # Of each agent that is here the streams it holds open: the newest is the one that counts.
+        self._seats: dict[str, list[_Seat]] = {}
+        self._rounds: dict[str, Ballots] = {}
+        # Messages that a reader leaves lying take memory here.
+        self._fetches: Counter[str] = Counter()
+
+    def present(self) -> dict[str, agent_pb2.Capabilities]:
+        """Agents that attend, in the order of their names."""
+        return {name: self._seats[name][-1].capabilities for name in sorted(self._seats)}
+
+    def attends(self, agent: str) -> bool:
+        """Whether an agent is here now."""
+        return agent in self._seats
+
+    def stop(self) -> None:
+        """Ends all streams; agents come back when there is somebody to come back to."""
+        for seat in chain.from_iterable(self._seats.values()):
+            with contextlib.suppress(asyncio.QueueFull):
+                seat.outbox.put_nowait(None)
+
+    @contextlib.contextmanager
+    def announce(self, spec: Spec, queries: Path) -> Iterator[Ballots]:
+        """Tells the roster about a round and takes its answers while the context lasts."""
+        ballots = Ballots(spec, _Queries(queries))
+        self._rounds[spec.round_id] = ballots
+        try:
+            for agent in spec.roster:
+                self._tell(agent, ballots)
+            yield ballots
+        finally:
+            del self._rounds[spec.round_id]
+            self._close(ballots)
+
+    def start(self, ballots: Ballots) -> None:
+        """Tells the agents that are prepared, and those that will be, to charge, vote and send."""
+        ballots.started = True
+        for agent in ballots.prepared:
+            self._tell(agent, ballots)
+
+    def _close(self, ballots: Ballots) -> None:
+        """Tells whoever may still hold a part of its budget for the round to let go of it."""
+        closed = agent_pb2.Closed(round_id=ballots.spec.round_id)
+        for agent in ballots.spec.roster:
+            if agent not in ballots.submitted and agent not in ballots.declined:
+                # One that does not read lets go at the round's deadline.
+                self._send(agent, agent_pb2.AttendResponse(closed=closed))
+
+    def _tell(self, agent: str, ballots: Ballots) -> None:
+        """An agent that is not prepared hears of the round, one that is hears of its start."""
+        if agent in ballots.prepared:
+            go = agent_pb2.Go(round_id=ballots.spec.round_id)
+            response = agent_pb2.AttendResponse(go=go)
+        else:
+            announcement = agent_pb2.RoundAnnouncement(spec=ballots.spec.wire)
+            response = agent_pb2.AttendResponse(announcement=announcement)
+        if not self._send(agent, response):
+            ballots.declined[agent] = "it does not read its announcements"
+            ballots.changed.set()
+
+    def _send(self, agent: str, response: agent_pb2.AttendResponse) -> bool:
+        """False if the agent is here but does not read."""
+        seats = self._seats.get(agent)
+        if not seats:
+            return True
+        try:
+            seats[-1].outbox.put_nowait(response)
+        except asyncio.QueueFull:
+            return False
+        return True
+
+    @rpc.allowed(Role.AGENT)
+    async def Attend(
+        self, request_iterator: Any, context: Any
+    ) -> AsyncIterator[agent_pb2.AttendResponse]:
+        name = rpc.caller().name
+        if name in self._revoked:
+            raise VoteError(ErrorKind.AGENT_REVOKED, agent=name)
+        requests = request_iterator.__aiter__()
+        first = await _first(requests)
+        _check_capabilities(first.capabilities)
+        await self._check_ledger(name, first.capabilities.ledger_id)
+        self._check_seat(name, first.capabilities.process_id)
+        if name not in self._seats and len(self._seats) >= MAX_AGENTS:
+            raise VoteError(ErrorKind.SERVICE_BUSY, got=MAX_AGENTS, retry_after=60.0)
+        # An agent that comes back is heard on its new stream: the older one is dead or will be. If
+        # it is the new one that ends first, the older one is heard again.
+        seat = _Seat(first.capabilities, asyncio.Queue(_OUTBOX))
+        seats = self._seats.setdefault(name, [])
+        seats.append(seat)
+        self._wake(name)
+        log.info("agent %s attends", name)
+        reader = asyncio.create_task(self._listen(name, requests))
+        try:
+            yield agent_pb2.AttendResponse(welcome=agent_pb2.Welcome())
+            for ballots in list(self._rounds.values()):
+                answered = ballots.submitted.keys() | ballots.declined.keys()
+                if name in ballots.spec.roster and name not in answered:
+                    # It prepares anew: what it had prepared is gone with its stream.
+                    ballots.prepared.discard(name)
+                    self._tell(name, ballots)
+            while not reader.done():
+                waiting = asyncio.create_task(seat.outbox.get())
+                try:
+                    await asyncio.wait({waiting, reader}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    came = waiting.done()
+                    waiting.cancel()
+                if came:
+                    if (response := waiting.result()) is None:
+                        return
+                    yield response
+            await reader
+        finally:
+            reader.cancel()
+            seats.remove(seat)
+            if not seats:
+                del self._seats[name]
+                log.info("agent %s left", name)
+            self._wake(name)
+
+    async def _check_ledger(self, name: str, ledger_id: str) -> None:
+        """Turns away who may have forgotten what the agent of this name has spent."""
+        known = await asyncio.to_thread(self._archive.known_ledger, name, ledger_id)
+        if known != ledger_id:
+            log.warning(
+                "agent %s came with ledger %s, and is known by %s: turned away",
+                name,
+                ledger_id,
+                known,
+            )
+            raise VoteError(ErrorKind.LEDGER_CHANGED, agent=name, ledger=ledger_id)
+
+    def _check_seat(self, name: str, process_id: str) -> None:
+        """A process may take over its own seat, and nobody else's."""
+        if any(seat.capabilities.process_id != process_id for seat in self._seats.get(name, [])):
+            log.warning("agent %s came again, by another process: turned away", name)
+            raise VoteError(ErrorKind.SEAT_TAKEN, agent=name)
+        if len(self._seats.get(name, [])) >= _STREAMS_PER_AGENT:
+            raise VoteError(ErrorKind.SERVICE_BUSY, got=_STREAMS_PER_AGENT, retry_after=5.0)
+
+    async def _listen(self, name: str, requests: AsyncIterator[agent_pb2.AttendRequest]) -> None:
+        async for request in requests:
+            kind = request.WhichOneof("message")
+            rounds = {
+                "prepared": request.prepared.round_id,
+                "submitted": request.submitted.round_id,
+                "declined": request.declined.round_id,
+            }
+            ballots = self._rounds.get(rounds.get(kind or "", ""))
+            if ballots is None or name not in ballots.spec.roster:
+                continue
+            if kind == "prepared":
+                # Who has declined is not counted on, and nobody is charged for its promise.
+                if name not in ballots.declined:
+                    ballots.prepared.add(name)
+                    if ballots.started:
+                        self._tell(name, ballots)
+            elif kind == "submitted":
+                ballots.submitted[name] = request.submitted.upload_bytes
+                ballots.declined.pop(name, None)
+            elif kind == "declined":
+                said = f"{request.declined.error[:100]}: {request.declined.reason[:_MAX_REASON]}"
+                ballots.declined[name] = printable(said)[:_MAX_REASON]
+                ballots.prepared.discard(name)
+            ballots.changed.set()
+
+    def _wake(self, name: str) -> None:
+        for ballots in self._rounds.values():
+            if name in ballots.spec.roster:
+                ballots.changed.set()
+
+    @rpc.allowed(Role.AGENT)
+    async def FetchQueries(
+        self, request: agent_pb2.FetchQueriesRequest, context: Any
+    ) -> AsyncIterator[agent_pb2.FetchQueriesResponse]:
+        ballots, agent = self._rounds.get(request.round_id), rpc.caller().name
+        if ballots is None:
+            raise VoteError(ErrorKind.ROUND_UNKNOWN, round=request.round_id)
+        if agent not in ballots.spec.roster:
+            what = f"the roster of round {request.round_id}"
+            raise VoteError(ErrorKind.NAME_REFUSED, who=rpc.caller(), what=what)
+        if self._fetches[agent] >= _FETCHES_PER_AGENT:
+            raise VoteError(ErrorKind.SERVICE_BUSY, got=_FETCHES_PER_AGENT, retry_after=1.0)
+        self._fetches[agent] += 1
+        try:
+            for response in ballots.queries:
+                yield response
+        finally:
+            self._fetches[agent] -= 1
+
+
+async def _first(requests: AsyncIterator[agent_pb2.AttendRequest]) -> agent_pb2.AttendRequest:
+    """An agent's first message, which says what it can answer."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_HELLO_SECONDS):
+            async for request in requests:
+                return request
+    raise VoteError(ErrorKind.SPEC_INVALID, why="the agent did not say what it can answer")
+
+
+def _check_capabilities(capabilities: agent_pb2.Capabilities) -> None:
+    """Refuses an agent whose announcement can't be used."""
+    if capabilities.ByteSize() > _MAX_CAPABILITIES_BYTES:
+        raise VoteError(ErrorKind.SPEC_INVALID, why="the agent says too much of what it can answer")
+    shape = tuple(capabilities.query_shape)
+    tensors.dtype_of(capabilities.query_dtype)
+    if not 1 <= capabilities.classes <= MAX_CLASSES:
+        raise VoteError(
+            ErrorKind.CLASSES_RANGE,
+            field="classes",
+            got=capabilities.classes,
+            low=1,
+            high=MAX_CLASSES,
+        )
+    for name in ("ledger_id", "process_id"):
+        if not LEDGER_ID.fullmatch(getattr(capabilities, name)):
+            why = f"the agent's {name} is not 32 hexadecimal digits; run this version of the agent"
+            raise VoteError(ErrorKind.SPEC_INVALID, why=why)
+    if not 0 <= capabilities.min_sigma < math.inf:
+        raise VoteError(ErrorKind.SPEC_INVALID, why="the agent's least sigma is out of range")
+    if capabilities.rounds not in common_pb2.Rounds.values():
+        why = "the agent insists on a kind of round that is not known here"
+        raise VoteError(ErrorKind.SPEC_INVALID, why=why)
+    neighbours = any(BALLOTS.get(code) in KNN_BALLOTS for code in capabilities.ballots)
+    if neighbours and capabilities.k == 0:
+        raise VoteError(ErrorKind.SPEC_INVALID, why="an agent that counts neighbours has no k")
+    if not shape or len(shape) >= tensors.MAX_DIMENSIONS or 0 in shape or capabilities.k > MAX_K:
+        raise VoteError(ErrorKind.SPEC_INVALID, why="the agent's query shape or k is out of range")

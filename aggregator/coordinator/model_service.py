@@ -1,0 +1,290 @@
+"""The global model: trained on released labels, versioned, stored with its provenance, served.
+
+Post-processing: whatever is done with released labels costs no more privacy than the labels did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import secrets
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from aggregator.coordinator.admission import Places
+from aggregator.coordinator.archive import COMPLETE, Archive, RoundRecord
+from aggregator.coordinator.requests import Intake, check_rows, in_time
+from mpc_vote.errors import ErrorKind, VoteError
+from mpc_vote.learning.features.maps import FEATURE_MAPS
+from mpc_vote.pki.identity import Role
+from mpc_vote.privacy import accountant
+from mpc_vote.privacy.mechanisms import Level
+from mpc_vote.proto.mpcvote.v1 import common_pb2, model_pb2, model_pb2_grpc
+from mpc_vote.transport import rpc, tensors
+from mpc_vote.voting.spec import MAX_QUERY_BYTES, Spec
+
+if TYPE_CHECKING:
+    from mpc_vote.learning.students.supervised import Student
+
+_STEPS = 1000
+_HANG_UP_SECONDS = 0.1
+# Labels times points: propagation holds such a matrix several times over, some 500 MiB in all.
+_MAX_CELLS = 1 << 24
+# Of the queries to learn from, as float32; a client may have rounds without end.
+_MAX_BYTES = 4 * MAX_QUERY_BYTES
+
+
+class ModelServicer(model_pb2_grpc.ModelServiceServicer):
+    """Trains one model at a time; serves any version."""
+
+    def __init__(self, archive: Archive, delta: float) -> None:
+        self._archive = archive
+        self._delta = delta
+        # One client that uploads without end must not keep the others from training.
+        self._places = Places(1, refusal=ErrorKind.TRAINING_BUSY)
+        self._loaded: tuple[Path, Student] | None = None
+
+    async def health(self) -> Mapping[str, bool]:
+        """Models depend on nobody."""
+        return {model_pb2.DESCRIPTOR.services_by_name["ModelService"].full_name: True}
+
+    @rpc.allowed(Role.CLIENT, upload=True)
+    async def Train(
+        self, request_iterator: Any, context: Any
+    ) -> AsyncIterator[model_pb2.TrainResponse]:
+        client = rpc.caller().name
+        messages = aiter(request_iterator)
+        async with in_time():
+            first = await anext(messages, model_pb2.TrainRequest())
+        rounds = self._rounds(client, first.round_ids)
+        self._places.take(client)
+        started = time.monotonic()
+        try:
+            await asyncio.to_thread(_check_features, first.features, rounds[0].spec)
+            async with in_time():
+                unlabelled = await _read_unlabelled(first, messages, rounds)
+            further = 0 if unlabelled is None else len(unlabelled)
+            if sum(record.spec.queries for record in rounds) + further < 2:
+                raise VoteError(ErrorKind.TOO_FEW_POINTS)
+        except BaseException:
+            self._places.release()
+            raise
+        loop = asyncio.get_running_loop()
+        steps: asyncio.Queue[model_pb2.TrainProgress] = asyncio.Queue()
+
+        def on_progress(step: int, of: int, loss: float) -> None:
+            progress = model_pb2.TrainProgress(step=step, steps=of, loss=loss)
+            loop.call_soon_threadsafe(steps.put_nowait, progress)
+
+        # A thread can't be cancelled: a client that hangs up leaves the training to its end.
+        work = asyncio.create_task(
+            asyncio.to_thread(self._train, client, rounds, first, unlabelled, on_progress)
+        )
+        work.add_done_callback(lambda _: self._places.release(time.monotonic() - started))
+        while not work.done():
+            waiting = asyncio.create_task(steps.get())
+            await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                yield model_pb2.TrainResponse(progress=waiting.result())
+            else:
+                waiting.cancel()
+        yield model_pb2.TrainResponse(model=await work)
+
+    @rpc.allowed(Role.CLIENT)
+    async def ListModels(
+        self, request: model_pb2.ListModelsRequest, context: Any
+    ) -> model_pb2.ListModelsResponse:
+        return model_pb2.ListModelsResponse(models=self._archive.models(rpc.caller().name))
+
+    @rpc.allowed(Role.CLIENT)
+    async def GetModel(
+        self, request: model_pb2.GetModelRequest, context: Any
+    ) -> AsyncIterator[model_pb2.GetModelResponse]:
+        model = self._model(request.version)
+        yield model_pb2.GetModelResponse(model=model)
+        path = self._archive.model_path(rpc.caller().name, model.version)
+        content = await asyncio.to_thread(path.read_bytes)
+        for chunk in tensors.split_bytes(content):
+            yield model_pb2.GetModelResponse(chunk=chunk)
+
+    @rpc.allowed(Role.CLIENT)
+    async def Predict(
+        self, request: model_pb2.PredictRequest, context: Any
+    ) -> model_pb2.PredictResponse:
+        model = self._model(request.version)
+        inputs = tensors.from_tensor(request.inputs, "inputs")
+        check_rows(inputs, tensors.dtype_of(model.query_dtype), model.query_shape, "inputs")
+        if len(inputs) == 0:
+            raise VoteError(ErrorKind.QUERIES_EMPTY, field="inputs")
+        tensors.check_finite(inputs, "inputs")
+        labels = await asyncio.to_thread(
+            self._predict, self._archive.model_path(rpc.caller().name, model.version), inputs
+        )
+        return model_pb2.PredictResponse(version=model.version, labels=labels)
+
+    def _rounds(self, client: str, wanted: Sequence[str]) -> list[RoundRecord]:
+        """The rounds to learn from, which must be alike."""
+        complete = [r for r in self._archive.rounds(client) if r.state == COMPLETE]
+        if wanted:
+            by_id = {record.round_id: record for record in complete}
+            for round_id in wanted:
+                if round_id not in by_id:
+                    raise VoteError(ErrorKind.ROUND_UNKNOWN, field="round_ids", round=round_id)
+            chosen = [by_id[round_id] for round_id in dict.fromkeys(wanted)]
+        else:
+            chosen = [r for r in complete if _kind(r) == _kind(complete[-1])]
+        if not chosen:
+            raise VoteError(ErrorKind.NOTHING_LABELLED)
+        if len({_kind(record) for record in chosen}) > 1:
+            why = "choose rounds of one kind"
+            raise VoteError(ErrorKind.ROUNDS_UNLIKE, field="round_ids", why=why)
+        if chosen[0].spec.ballot == common_pb2.BALLOT_KIND_MULTI_LABEL:
+            raise VoteError(ErrorKind.MULTI_LABEL_MODEL, field="round_ids")
+        points = sum(record.spec.queries for record in chosen)
+        size = points * math.prod(chosen[0].spec.query_shape) * np.dtype(np.float32).itemsize
+        if size > _MAX_BYTES:
+            raise VoteError(
+                ErrorKind.ROUNDS_TOO_LARGE, field="round_ids", got=size, limit=_MAX_BYTES
+            )
+        return chosen
+
+    def _train(
+        self,
+        client: str,
+        rounds: Sequence[RoundRecord],
+        request: model_pb2.TrainRequest,
+        unlabelled: tensors.Array | None,
+        on_progress: Any,
+    ) -> model_pb2.Model:
+        """In a thread: a new version from the labels of these rounds, and points without."""
+        from mpc_vote.learning.students.semi_supervised import SemiRecipe, train_semi
+        from mpc_vote.learning.students.supervised import train_student
+
+        parts = [self._archive.queries(r.round_id) for r in rounds]
+        if unlabelled is not None:
+            parts.append(unlabelled)
+        x = np.concatenate(parts).astype(np.float32, copy=False)
+        y = self._archive.labels(rounds).astype(np.int64)
+        spec = rounds[-1].spec
+        if unlabelled is None:
+            student = train_student(x, y, spec.classes, request.seed, on_progress=on_progress)
+        else:
+            student = train_semi(
+                x,
+                np.arange(y.size),
+                y,
+                spec.classes,
+                request.seed,
+                SemiRecipe(steps=_STEPS),
+                features=FEATURE_MAPS[request.features](x) if request.features else None,
+                on_progress=on_progress,
+            )
+        spent = [Spec.parse(r.spec.SerializeToString()).mechanism for r in rounds]
+        scratch = self._archive.scratch_model_path(secrets.token_hex(8))
+        model = model_pb2.Model(
+            round_ids=[r.round_id for r in rounds],
+            labels=y.size,
+            unlabelled=len(x) - y.size,
+            classes=spec.classes,
+            query_dtype=spec.query_dtype,
+            query_shape=spec.query_shape,
+            epsilon_agent=accountant.epsilon(spent, Level.AGENT, self._delta),
+            epsilon_instance=accountant.epsilon(spent, Level.INSTANCE, self._delta),
+            delta=self._delta,
+            metrics=student.metrics,
+            trained_unix_ms=int(time.time() * 1000),
+        )
+        try:
+            student.save(scratch, _provenance(model))
+            model.sha256 = hashlib.sha256(scratch.read_bytes()).digest()
+            return self._archive.add_model(client, model, scratch)
+        finally:
+            scratch.unlink(missing_ok=True)
+
+    def _predict(self, path: Path, inputs: tensors.Array) -> Any:
+        from mpc_vote.learning.students.supervised import Student
+
+        loaded = self._loaded
+        if loaded is None or loaded[0] != path:
+            loaded = self._loaded = (path, Student.load(path))
+        return loaded[1].predict(inputs.astype(np.float32))
+
+    def _model(self, version: int) -> model_pb2.Model:
+        models = self._archive.models(rpc.caller().name)
+        for model in models if version else models[-1:]:
+            if version in (0, model.version):
+                return model
+        raise VoteError(ErrorKind.MODEL_UNKNOWN, field="version", version=version or "yet")
+
+
+def _kind(record: RoundRecord) -> tuple[Any, ...]:
+    spec = record.spec
+    multi_label = spec.ballot == common_pb2.BALLOT_KIND_MULTI_LABEL
+    return spec.classes, spec.query_dtype, tuple(spec.query_shape), multi_label
+
+
+def _check_features(name: str, spec: common_pb2.RoundSpec) -> None:
+    """Refuses a feature map that doesn't exist, or not for points of this shape."""
+    if not name:
+        return
+    if name not in FEATURE_MAPS:
+        known = ", ".join(FEATURE_MAPS)
+        raise VoteError(ErrorKind.METHOD_UNKNOWN, field="features", got=name, want=known)
+    try:
+        FEATURE_MAPS[name](np.zeros((1, *spec.query_shape), np.float32))
+    except ValueError as error:
+        raise VoteError(ErrorKind.FEATURES_UNFIT, field="features", why=error) from error
+
+
+async def _read_unlabelled(
+    first: model_pb2.TrainRequest,
+    rest: AsyncIterator[model_pb2.TrainRequest],
+    rounds: Sequence[RoundRecord],
+) -> tensors.Array | None:
+    """The points without labels, float32 as they are learnt from; None if no message has any."""
+    spec = rounds[0].spec
+    dtype, shape = tensors.dtype_of(spec.query_dtype), spec.query_shape
+    labels = sum(record.spec.queries for record in rounds)
+    limit = max(0, _MAX_CELLS // labels - labels)
+    points: Intake | None = None
+    message: model_pb2.TrainRequest | None = first
+    while message is not None:
+        if message.HasField("unlabelled"):
+            points = points or Intake("unlabelled")
+            check_rows(points.add(message.unlabelled), dtype, shape, "unlabelled")
+            if points.rows > limit:
+                raise VoteError(
+                    ErrorKind.UNLABELLED_TOO_MANY,
+                    field="unlabelled",
+                    got=points.rows,
+                    labels=labels,
+                    limit=limit,
+                )
+        message = await anext(rest, None)
+    # A client that hangs up looks like one that has finished, until its cancellation is here too.
+    await asyncio.sleep(_HANG_UP_SECONDS)
+    return None if points is None else await asyncio.to_thread(_finite, points)
+
+
+def _finite(points: Intake) -> tensors.Array:
+    rows = points.batch().astype(np.float32, copy=False)
+    tensors.check_finite(rows, "unlabelled")
+    return rows
+
+
+def _provenance(model: model_pb2.Model) -> dict[str, str]:
+    """What the file itself says of where it came from."""
+    return {
+        "rounds": ",".join(model.round_ids),
+        "labels": str(model.labels),
+        "unlabelled": str(model.unlabelled),
+        "epsilon_agent": repr(model.epsilon_agent),
+        "epsilon_instance": repr(model.epsilon_instance),
+        "delta": repr(model.delta),
+        "metrics": ",".join(f"{k}={v:.6g}" for k, v in sorted(model.metrics.items())),
+    }

@@ -1,0 +1,81 @@
+"""Settings of the coordinator."""
+
+from __future__ import annotations
+
+from math import inf
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import AfterValidator, Field
+
+from mpc_vote.app.config import Address, Delta, Name, Parties, Positive, RoleSettings
+from mpc_vote.argmax.registry import EngineName
+from mpc_vote.privacy.ledger import LEDGER_ID
+from mpc_vote.voting.spec import MAX_K, MAX_ROUNDS_AT_ONCE
+
+
+def _ledgers(value: dict[str, str]) -> dict[str, str]:
+    for ledger_id in value.values():
+        if not LEDGER_ID.fullmatch(ledger_id):
+            raise ValueError(
+                f"{ledger_id!r} is no ledger's id: copy it from the agent's `mpc-vote budget`"
+            )
+    return value
+
+
+Ledgers = Annotated[dict[Name, str], AfterValidator(_ledgers)]
+
+
+class CoordinatorSettings(RoleSettings):
+    """The server: opens rounds, learns labels, trains the global model."""
+
+    command: ClassVar[str] = "coordinator"
+
+    listen: Address = Field(
+        "127.0.0.1:7000", description="host:port to serve clients and agents on"
+    )
+    enrol_listen: Address | None = Field(
+        None, description="host:port on which agents with a token enrol; nowhere if left out"
+    )
+    agent_authority: Path | None = Field(
+        None, description="folder of the agents' authority, to sign agents that enrol"
+    )
+    data_dir: Path = Field(description="folder for ledger, rounds and models")
+    parties: Parties = Field(description="all parties in rank order: name=host:port,...")
+    dealer_name: Name = Field("dealer", description="name in the dealer's certificate")
+    engine: EngineName = Field(
+        EngineName.TABLE, description="how the winner is found, where a request names no engine"
+    )
+    sigma: Positive = Field(25.0, description="noise in votes where a request names none")
+    least_sigma: float = Field(
+        0.1, ge=0, description="requests below it are refused: they would ruin the total for ever"
+    )
+    delta: Delta = Field(1e-3, description="delta at which epsilon is reported")
+    quorum_fraction: float = Field(
+        0.8,
+        gt=0,
+        le=1,
+        description="part of the roster that must answer, where a request is silent",
+    )
+    collusion: int = Field(
+        1, ge=0, description="agents assumed to pool their noise, where a request is silent"
+    )
+    least_neighbours: int = Field(
+        1, ge=1, description="agents that count fewer neighbours are on no roster"
+    )
+    most_neighbours: int = Field(
+        1_000, ge=1, le=MAX_K, description="agents that count more neighbours are on no roster"
+    )
+    answer_seconds: int = Field(60, ge=1, le=3_000, description="time that agents have to answer")
+    aggregate_seconds: Positive = Field(300.0, description="time that the committee has to count")
+    max_open_rounds: int = Field(
+        4, ge=1, le=MAX_ROUNDS_AT_ONCE, description="further requests are told to wait"
+    )
+    revoked_agents: list[str] = Field(
+        [], description="names of agents that may not attend any more, whatever their certificates"
+    )
+    accept_ledgers: Ledgers = Field(
+        {}, description="new ledgers of agents that have lost theirs: name=id,..."
+    )
+    budget_agent: float = Field(inf, gt=0, description="most epsilon ever at agent level")
+    budget_instance: float = Field(inf, gt=0, description="most epsilon ever at instance level")

@@ -1,0 +1,71 @@
+"""`mpc-vote token`: one-time tokens for agents that are to enrol."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field
+
+from aggregator.coordinator.tokens import Tokens
+from mpc_vote.app import process
+from mpc_vote.app.config import ConfigError, Name, Positive, Settings
+from mpc_vote.app.process import CommandError
+from mpc_vote.pki import pem
+from mpc_vote.pki.identity import Identity, Role
+
+
+class TokenSettings(Settings):
+    """Makes a one-time token per agent name, for use with the coordinator's --enrol-listen.
+
+    A token is a secret until it is used: it makes its holder the agent of that name. Run this where
+    the coordinator's data is, and only for names that have no certificate from elsewhere.
+    """
+
+    command: ClassVar[str] = "token"
+
+    data_dir: Path = Field(description="the coordinator's data folder")
+    names: list[Name] = Field([], description="agents to make tokens for; repeat, or use commas")
+    pool: Name | None = Field(None, description="also for NAME-0, NAME-1 and so on")
+    count: int = Field(1, ge=1, le=10_000, description="how many of these")
+    hours: Positive = Field(24.0, le=8_760, description="how long the tokens can be used")
+    out: Path | None = Field(
+        None, description="folder for a file per token, named as its agent; else they are printed"
+    )
+    renew: bool = Field(
+        False, description="also for names that have a token, which ends, or have enrolled"
+    )
+    keep: bool = Field(False, description="pass over names that have a token or have enrolled")
+
+
+def command(arguments: Sequence[str]) -> int:
+    """`mpc-vote token`."""
+    return process.run(TokenSettings, arguments, _main)
+
+
+async def _main(settings: TokenSettings) -> None:
+    pool = [f"{settings.pool}-{number}" for number in range(settings.count)]
+    names = dict.fromkeys([*settings.names, *(pool if settings.pool else [])])
+    for name in names:
+        Identity(Role.AGENT, name)
+    if not names:
+        raise ConfigError("--names: none are given: pass --names alice,bob, or --pool agent")
+    if settings.keep and settings.renew:
+        raise ConfigError("--keep and --renew contradict each other: pass one of them")
+    if settings.out is not None:
+        settings.out.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if settings.out.stat().st_mode & 0o007:
+            raise CommandError(
+                f"everybody may look into {settings.out}: run chmod 700 {settings.out}"
+            )
+    with contextlib.closing(Tokens(settings.data_dir / "enrolment.db")) as tokens:
+        seconds = settings.hours * 3600
+        made = tokens.make(names, seconds, renew=settings.renew, keep=settings.keep)
+    for name, token in made.items():
+        if settings.out is None:
+            print(f"{name} {token}")
+        else:
+            pem.write(settings.out / name, f"{token}\n".encode(), pem.SECRET)
+            print(f"{name}: {settings.out / name}")

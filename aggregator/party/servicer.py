@@ -1,0 +1,499 @@
+"""A compute party: holds one share of each ballot, and computes on shares with its peers.
+
+It sees its shares, openings masked by material that only the dealer knows, and public specs; it
+never sees a ballot, a total or a label. It serves one aggregation per round, ever, of at least the
+quorum that the agents agreed to, and forgets the shares with it. It trusts the coordinator with
+nothing but availability.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+
+from aggregator.party.journal import Tally
+from aggregator.party.peers import PeerChannel, PeerServicer
+from aggregator.party.preprocessing import DealtMaterial, MaterialPool, ask
+from mpc_vote.argmax.engine import label_bits
+from mpc_vote.errors import ErrorKind, VoteError
+from mpc_vote.mpc.cut_and_choose import DealerCaught, Drawn, Grant, Session, choose
+from mpc_vote.mpc.preprocessing import Item, P
+from mpc_vote.mpc.prg import SEED_BYTES, Words
+from mpc_vote.mpc.sharing import Share
+from mpc_vote.pki.identity import Identity, Role
+from mpc_vote.proto.mpcvote.v1 import party_pb2, party_pb2_grpc
+from mpc_vote.transport import rpc, tensors
+from mpc_vote.voting.aggregation import Totals
+from mpc_vote.voting.spec import Spec
+
+log = logging.getLogger(__name__)
+
+MAX_OPEN_ROUNDS = 256
+MAX_INTAKE_SECONDS = 3_600.0
+SUBMISSION_ID_BYTES = 16
+# An agent sends one share per round; a few rounds may be open, and a retry may overlap.
+_UPLOADS_PER_AGENT = 8
+_HEADER_SECONDS = 30.0
+# How long after its deadline a round may still be aggregated.
+_LINGER_SECONDS = 600.0
+
+
+@dataclass
+class _Round:
+    spec: Spec
+    opened_by: Identity
+    # Dealt ahead, from the moment the round is opened; and measured while agents prepare.
+    material: asyncio.Task[DealtMaterial]
+    round_trips: asyncio.Task[list[float]]
+    shares: dict[str, tuple[bytes, Share]] = field(default_factory=dict, repr=False)
+    closed: str = ""
+    # From the moment its shares are taken out until its material is dropped.
+    counting: bool = False
+
+    def drop_material(self) -> None:
+        """Ends the dealing and the measuring; the dealer's session stays spent."""
+        self.counting = False
+        self.round_trips.cancel()
+        self.material.cancel()
+        self.material.add_done_callback(_close_material)
+
+
+@dataclass
+class _Session:
+    """One aggregation's work on shares, and where its time goes. Runs in a thread."""
+
+    spec: Spec
+    totals: Totals
+    channel: PeerChannel
+    material: DealtMaterial
+    material_seconds: float
+    sum_seconds: float = 0.0
+
+    def label_shares(self, rows: int) -> Words:
+        """This party's share of the winners of the next rows."""
+        spec = self.spec
+        started, waited = time.monotonic(), self.material_seconds
+        totals = self.totals.take(rows, self.channel, self)
+        self.sum_seconds += time.monotonic() - started - (self.material_seconds - waited)
+        labels = spec.engine.run(totals, spec.row_classes, self.channel, self)
+        return labels & np.uint64((1 << label_bits(spec.row_classes)) - 1)
+
+    def take(self, item: Item[P]) -> P:
+        """The next item of material, for the engine."""
+        started = time.monotonic()
+        part = self.material.take(item)
+        self.material_seconds += time.monotonic() - started
+        return part
+
+
+class PartyServicer(party_pb2_grpc.PartyServiceServicer):
+    """Share intake and aggregation."""
+
+    def __init__(
+        self,
+        name: str,
+        parties: Sequence[str],
+        dealer: str,
+        tally: Tally,
+        peers: Mapping[str, grpc.aio.Channel],
+        peer_servicer: PeerServicer,
+        dealer_channel: grpc.aio.Channel,
+        exchange_seconds: float,
+        pool_bytes: int,
+        deal_copies: int,
+        caught: Path,
+    ) -> None:
+        self._name = name
+        self._parties = tuple(parties)
+        self._rank = self._parties.index(name)
+        self._dealer = dealer
+        self._tally = tally
+        self._peers = peers
+        self._peer_servicer = peer_servicer
+        self._dealer_channel = dealer_channel
+        self._timeout = exchange_seconds
+        self._pool = MaterialPool(pool_bytes)
+        self._copies = deal_copies
+        # While there is such a file, no material is taken: a dealer that was caught once would
+        # else get away with it in the end.
+        self._caught = caught
+        # From the moment it is caught until the file is written; to the end, if it can't be.
+        self._marking = False
+        self._rounds: dict[str, _Round] = {}
+        self._uploads: Counter[str] = Counter()
+        # Sessions run side by side: with a queue, two parties could take two rounds in different
+        # orders, and each would wait for the other.
+        self._threads = ThreadPoolExecutor(MAX_OPEN_ROUNDS, thread_name_prefix="engine")
+
+    async def health(self) -> Mapping[str, bool]:
+        """A party can work when it reaches its peers and a dealer that it has not caught."""
+        ready = await rpc.answers([*self._peers.values(), self._dealer_channel])
+        ready = ready and not self._has_caught()
+        services = party_pb2.DESCRIPTOR.services_by_name.values()
+        return {service.full_name: ready for service in services}
+
+    @rpc.allowed(Role.COORDINATOR)
+    async def OpenRound(
+        self, request: party_pb2.OpenRoundRequest, context: Any
+    ) -> party_pb2.OpenRoundResponse:
+        spec = Spec.parse(request.spec)
+        self._refuse_caught()
+        await self._check_reach()
+        known = self._rounds.get(spec.round_id)
+        if known is not None:
+            if known.spec.digest != spec.digest or known.opened_by != rpc.caller():
+                raise VoteError(ErrorKind.SPEC_MISMATCH, round=spec.round_id)
+            if known.closed:
+                raise VoteError(ErrorKind.ROUND_SPENT, round=spec.round_id)
+            return party_pb2.OpenRoundResponse(spec_digest=spec.digest)
+        if spec.parties != self._parties or spec.message.dealer != self._dealer:
+            what = "the committee of this round"
+            raise VoteError(ErrorKind.NAME_REFUSED, who=self._name, what=what)
+        if not 0 < spec.seconds_left() <= MAX_INTAKE_SECONDS:
+            raise VoteError(ErrorKind.SPEC_INVALID, why="its deadline is past or too far away")
+        self._forget_stale()
+        if len(self._rounds) >= MAX_OPEN_ROUNDS:
+            raise VoteError(ErrorKind.SERVICE_BUSY, got=MAX_OPEN_ROUNDS, retry_after=5.0)
+        # Holds the place while the mark is written.
+        material = asyncio.create_task(self._deal(spec))
+        # Nobody may come to ask how it ended.
+        material.add_done_callback(lambda done: done.cancelled() or done.exception())
+        trips = asyncio.create_task(self._round_trips())
+        round_ = self._rounds[spec.round_id] = _Round(spec, rpc.caller(), material, trips)
+        if not await asyncio.to_thread(self._tally.open, spec.round_id):
+            round_.drop_material()
+            del self._rounds[spec.round_id]
+            raise VoteError(ErrorKind.ROUND_SPENT, round=spec.round_id)
+        log.info("round %s opened: %d agents", spec.round_id, len(spec.roster))
+        return party_pb2.OpenRoundResponse(spec_digest=spec.digest)
+
+    @rpc.allowed(Role.AGENT, upload=True)
+    async def SubmitShares(
+        self, request_iterator: Any, context: Any
+    ) -> party_pb2.SubmitSharesResponse:
+        agent = rpc.caller().name
+        if self._uploads[agent] >= _UPLOADS_PER_AGENT:
+            raise VoteError(ErrorKind.SERVICE_BUSY, got=_UPLOADS_PER_AGENT, retry_after=1.0)
+        self._uploads[agent] += 1
+        try:
+            return await self._take(agent, request_iterator)
+        finally:
+            self._uploads[agent] -= 1
+
+    async def _take(
+        self, agent: str, requests: AsyncIterator[party_pb2.SubmitSharesRequest]
+    ) -> party_pb2.SubmitSharesResponse:
+        """One submission, read no further than it may be long, nor longer than it is awaited."""
+        header: party_pb2.SubmissionHeader | None = None
+        packed = bytearray()
+        expected = 0
+        # What has not come by then is missing.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_HEADER_SECONDS) as limit:
+                async for request in requests:
+                    if header is None:
+                        header = request.header
+                        expected = self._expected(agent, header)
+                        left = self._rounds[header.round_id].spec.seconds_left()
+                        limit.reschedule(asyncio.get_running_loop().time() + left)
+                    packed += request.packed
+                    if len(packed) > expected:
+                        raise _malformed(header, "too many bytes")
+        if header is None:
+            raise VoteError(ErrorKind.SHARES_MALFORMED, round="?", why="nothing was sent")
+        if len(packed) != expected:
+            raise _malformed(header, f"{expected} bytes were expected, {len(packed)} came")
+        round_ = self._intake(header.round_id)
+        share = Share(seed=header.seed, packed=bytes(packed))
+        held = round_.shares.setdefault(agent, (header.submission_id, share))
+        if held[0] != header.submission_id:
+            why = "another submission of this agent is held"
+            raise VoteError(ErrorKind.ROUND_CLOSED, round=header.round_id, why=why)
+        return party_pb2.SubmitSharesResponse()
+
+    @rpc.allowed(Role.COORDINATOR)
+    async def ListHoldings(
+        self, request: party_pb2.ListHoldingsRequest, context: Any
+    ) -> party_pb2.ListHoldingsResponse:
+        round_ = self._owned(request.round_id)
+        if not round_.closed:
+            await asyncio.wait([round_.material])
+        self._refuse_caught()
+        if not round_.closed:
+            round_.material.result()
+        holdings = [
+            party_pb2.Holding(agent=agent, submission_id=submission)
+            for agent, (submission, _) in sorted(round_.shares.items())
+        ]
+        return party_pb2.ListHoldingsResponse(holdings=holdings)
+
+    @rpc.allowed(Role.COORDINATOR)
+    async def AbandonRound(
+        self, request: party_pb2.AbandonRoundRequest, context: Any
+    ) -> party_pb2.AbandonRoundResponse:
+        round_ = self._rounds.get(request.round_id)
+        if round_ is not None and round_.opened_by == rpc.caller():
+            round_.closed = round_.closed or "it was abandoned"
+            round_.shares.clear()
+            round_.drop_material()
+        return party_pb2.AbandonRoundResponse()
+
+    @rpc.allowed(Role.COORDINATOR)
+    async def Aggregate(
+        self, request: party_pb2.AggregateRequest, context: Any
+    ) -> AsyncIterator[party_pb2.AggregateResponse]:
+        round_ = self._owned(request.round_id)
+        self._refuse_caught()
+        shares = await self._commit(round_, request.contributors)
+        spec = round_.spec
+        with contextlib.ExitStack() as stack:
+            started = time.monotonic()
+            stack.callback(round_.drop_material)
+            material = await self._material(round_)
+            waited = time.monotonic() - started
+            channel = await PeerChannel.open(
+                spec.round_id,
+                count_context(spec, request.contributors, material.context),
+                self._parties,
+                self._rank,
+                self._peers,
+                self._peer_servicer,
+                self._timeout,
+            )
+            stack.callback(channel.close)
+            session = _Session(
+                spec, Totals(spec, shares), channel, material, material_seconds=waited
+            )
+            for start in range(0, spec.rows, step := spec.engine.block_rows(spec.row_classes)):
+                rows = min(step, spec.rows - start)
+                labels = await asyncio.get_running_loop().run_in_executor(
+                    self._threads, session.label_shares, rows
+                )
+                # Of several lies one may not have been drawn, and be in use here.
+                self._refuse_caught()
+                label_shares = party_pb2.LabelShares(
+                    offset=start, shares=labels.astype(tensors.LABEL).tobytes()
+                )
+                yield party_pb2.AggregateResponse(shares=label_shares)
+            statistics = party_pb2.AggregateStatistics(
+                rounds=channel.traffic.rounds,
+                bytes_sent=channel.traffic.bytes_sent,
+                bytes_received=channel.traffic.bytes_received,
+                dealer_bytes=material.received_bytes,
+                seconds=time.monotonic() - started,
+                round_trip_seconds=max(await round_.round_trips),
+                material_seconds=session.material_seconds,
+                sum_seconds=session.sum_seconds,
+            )
+            yield party_pb2.AggregateResponse(statistics=statistics)
+            await channel.finish()
+        log.info("round %s aggregated: %d agents", spec.round_id, len(shares))
+
+    async def _material(self, round_: _Round) -> DealtMaterial:
+        """Waits for a round's material, and says why it does not come: a caller whose call ends by
+        a cancellation here would not be answered."""
+        await asyncio.wait([round_.material])
+        self._refuse_caught()
+        if round_.material.cancelled():
+            why = "its material was dropped"
+            raise VoteError(ErrorKind.ROUND_CLOSED, round=round_.spec.round_id, why=why)
+        return round_.material.result()
+
+    async def _round_trips(self) -> list[float]:
+        peers = self._peers.values()
+        return await asyncio.gather(*(rpc.round_trip(peer) for peer in peers))
+
+    async def _deal(self, spec: Spec) -> DealtMaterial:
+        plan = await asyncio.to_thread(spec.plan)
+        session = Session(spec.round_id, self._parties, plan, self._copies)
+        dealer, timeout = self._dealer_channel, self._timeout
+        drawn = await self._choose(spec, await ask(dealer, session, self._rank, timeout))
+        last = self._rank == len(self._parties) - 1
+        return DealtMaterial(dealer, drawn, plan, last, self._pool, timeout, self._catcher())
+
+    def _has_caught(self) -> bool:
+        return self._marking or self._caught.exists()
+
+    def _refuse_caught(self) -> None:
+        if self._has_caught():
+            raise VoteError(ErrorKind.DEALER_REFUSED, who=self._name, path=self._caught.name)
+
+    def _catcher(self) -> Callable[[DealerCaught], None]:
+        """To be called, in any thread, where the dealer is caught: whoever waits for the outcome
+        may have given up. From then on no label share leaves, also of rounds that are being
+        counted; the mark is on disk when it returns, and all open rounds end."""
+        loop = asyncio.get_running_loop()
+
+        def catch(error: DealerCaught) -> None:
+            self._marking = True
+            log.critical("%s Nothing is counted while %s exists.", error, self._caught)
+            try:
+                with self._caught.open("w") as file:
+                    file.write(f"{error}\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+                self._marking = False
+            except OSError:
+                log.exception("the mark can't be written: no round is taken until a restart")
+            loop.call_soon_threadsafe(self._end_rounds)
+
+        return catch
+
+    def _end_rounds(self) -> None:
+        """Nothing that this dealer dealt is used any more."""
+        for round_ in self._rounds.values():
+            round_.closed = round_.closed or "the dealer was caught"
+            round_.shares.clear()
+            round_.drop_material()
+
+    async def _choose(self, spec: Spec, grant: Grant) -> Drawn:
+        """Draws a copy with the peers and checks the others."""
+        channel = await PeerChannel.open(
+            f"{spec.round_id}.deal",
+            deal_context(spec, grant.transcript()),
+            self._parties,
+            self._rank,
+            self._peers,
+            self._peer_servicer,
+            self._timeout,
+        )
+        catch = self._catcher()
+
+        def checked() -> Drawn:
+            try:
+                return choose(grant, channel)
+            except DealerCaught as error:
+                catch(error)
+                raise
+
+        try:
+            drawn = await asyncio.get_running_loop().run_in_executor(self._threads, checked)
+            await channel.finish()
+            return drawn
+        finally:
+            channel.close()
+
+    async def _check_reach(self) -> None:
+        """Refuses a round that could not be counted, before any agent spends anything on it."""
+        others = {f"Party {name}": channel for name, channel in self._peers.items()}
+        others["The dealer"] = self._dealer_channel
+
+        async def reach(who: str, channel: grpc.aio.Channel) -> None:
+            try:
+                await rpc.reach(channel, who)
+            except VoteError as error:
+                why = f"party {self._name} has no connection to it"
+                if error.kind is ErrorKind.ENDED_BY:
+                    why = f"it tells party {self._name}: {error.values['why'].rstrip('.')}"
+                raise VoteError(ErrorKind.PARTY_UNREACHABLE, who=who, why=why) from error
+
+        await asyncio.gather(*(reach(*other) for other in others.items()))
+
+    async def _commit(
+        self, round_: _Round, contributors: Sequence[party_pb2.Holding]
+    ) -> dict[str, Share]:
+        """Checks the proposed set, takes its shares out, forgets the rest, marks it for ever."""
+        spec = round_.spec
+        if round_.closed:
+            raise VoteError(ErrorKind.ROUND_AGGREGATED, round=spec.round_id)
+        names = [holding.agent for holding in contributors]
+        if len(set(names)) != len(names):
+            raise VoteError(ErrorKind.SPEC_INVALID, why="an agent is counted twice")
+        if len(names) < spec.message.quorum:
+            raise VoteError(
+                ErrorKind.QUORUM_MISSED,
+                round=spec.round_id,
+                got=len(names),
+                want=spec.message.quorum,
+                why="The party refuses to aggregate.",
+            )
+        for holding in contributors:
+            held = round_.shares.get(holding.agent)
+            if held is None or held[0] != holding.submission_id:
+                raise VoteError(
+                    ErrorKind.CONTRIBUTOR_UNKNOWN, agent=holding.agent, round=spec.round_id
+                )
+        shares = {name: round_.shares[name][1] for name in names}
+        round_.closed, round_.shares, round_.counting = "it was aggregated", {}, True
+        try:
+            if not await asyncio.to_thread(self._tally.aggregate, spec.round_id):
+                raise VoteError(ErrorKind.ROUND_AGGREGATED, round=spec.round_id)
+        except BaseException:
+            # Whoever hangs up now comes too late for another try.
+            round_.drop_material()
+            raise
+        return shares
+
+    def _expected(self, agent: str, header: party_pb2.SubmissionHeader) -> int:
+        """Bytes of packed share that must follow this header."""
+        round_ = self._intake(header.round_id)
+        spec = round_.spec
+        if agent not in spec.roster:
+            what = f"the roster of round {spec.round_id}"
+            raise VoteError(ErrorKind.NAME_REFUSED, who=agent, what=what)
+        if header.spec_digest != spec.digest:
+            raise VoteError(ErrorKind.SPEC_MISMATCH, round=spec.round_id)
+        if len(header.submission_id) != SUBMISSION_ID_BYTES:
+            raise _malformed(header, "the submission id is malformed")
+        explicit = spec.explicit_rank(agent) == self._rank
+        if len(header.seed) != (0 if explicit else SEED_BYTES):
+            raise _malformed(header, "a seed is missing, or is where an explicit share belongs")
+        return spec.share_bytes(agent) if explicit else 0
+
+    def _intake(self, round_id: str) -> _Round:
+        round_ = self._rounds.get(round_id)
+        if round_ is None:
+            raise VoteError(ErrorKind.ROUND_UNKNOWN, round=round_id)
+        if round_.closed:
+            raise VoteError(ErrorKind.ROUND_CLOSED, round=round_id, why=round_.closed)
+        if round_.spec.seconds_left() <= 0:
+            raise VoteError(ErrorKind.ROUND_CLOSED, round=round_id, why="its deadline has passed")
+        return round_
+
+    def _owned(self, round_id: str) -> _Round:
+        round_ = self._rounds.get(round_id)
+        if round_ is None or round_.opened_by != rpc.caller():
+            raise VoteError(ErrorKind.ROUND_UNKNOWN, round=round_id)
+        return round_
+
+    def _forget_stale(self) -> None:
+        for round_id, round_ in list(self._rounds.items()):
+            stale = round_.closed or round_.spec.seconds_left() < -_LINGER_SECONDS
+            if stale and not round_.counting:
+                round_.drop_material()
+                del self._rounds[round_id]
+
+
+def _close_material(material: asyncio.Task[DealtMaterial]) -> None:
+    if not material.cancelled() and material.exception() is None:
+        material.result().close()
+
+
+def deal_context(spec: Spec, transcript: bytes) -> bytes:
+    """What the parties must agree on before they draw a copy: the spec, and whose seeds."""
+    return hashlib.sha256(spec.digest + transcript).digest()
+
+
+def count_context(spec: Spec, contributors: Sequence[party_pb2.Holding], material: bytes) -> bytes:
+    """What the parties must agree on before they count: the spec, whom, and the material."""
+    digest = hashlib.sha256(spec.digest + material)
+    for holding in sorted(contributors, key=lambda h: h.agent):
+        digest.update(holding.agent.encode() + b"\0" + holding.submission_id)
+    return digest.digest()
+
+
+def _malformed(header: party_pb2.SubmissionHeader, why: str) -> VoteError:
+    return VoteError(ErrorKind.SHARES_MALFORMED, round=header.round_id, why=why)

@@ -1,0 +1,34 @@
+"""Settings of a party."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field
+
+from mpc_vote.app.config import Address, Name, Parties, Positive, RoleSettings
+from mpc_vote.mpc.cut_and_choose import MAX_COPIES
+
+
+class PartySettings(RoleSettings):
+    """A compute party: holds one share of every ballot. Its certificate says which one it is."""
+
+    command: ClassVar[str] = "party"
+
+    listen: Address = Field("127.0.0.1:7100", description="host:port to serve on")
+    data_dir: Path = Field(description="folder for the record of rounds ever opened")
+    parties: Parties = Field(description="all parties in rank order: name=host:port,...")
+    dealer: Address = Field(description="host:port of the dealer")
+    dealer_name: Name = Field("dealer", description="name in the dealer's certificate")
+    exchange_seconds: Positive = Field(30.0, description="longest wait for a peer or the dealer")
+    pool_mib: int = Field(
+        128, ge=1, description="memory for material that is dealt ahead of its use, in MiB"
+    )
+    deal_copies: int = Field(
+        8,
+        ge=2,
+        le=MAX_COPIES,
+        description="copies of material to be dealt, of which all but one are checked: a dealer "
+        "that lies gets away with it once in so many times; the same at all parties",
+    )

@@ -1,0 +1,118 @@
+"""How a command runs as a process: logging, signals, and mistakes told in a sentence instead of a
+traceback."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import os
+import resource
+import signal
+import sqlite3
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from mpc_vote.app.config import ConfigError, Settings, load
+from mpc_vote.errors import VoteError, printable
+from mpc_vote.pki.identity import IdentityError
+from mpc_vote.privacy.ledger import LedgerError
+
+_EXIT_FAILED = 1
+_EXIT_USAGE = 2
+_EXIT_INTERRUPTED = 130
+
+S = TypeVar("S", bound=Settings)
+
+
+# Names the process that a role must not outlive. The child asks for that itself: code that runs
+# between fork and exec would share the process with gRPC's threads.
+PARENT_VARIABLE = "MPC_VOTE_PARENT"
+_PR_SET_PDEATHSIG = 1
+
+
+class LineFormatter(logging.Formatter):
+    """One line for each record, whatever peers put into it: none can write lines of its own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return printable(super().formatMessage(record))
+
+
+class CommandError(Exception):
+    """A command can't do its work; the sentence says why and what to do."""
+
+
+def run(
+    model: type[S],
+    arguments: Sequence[str],
+    main: Callable[[S], Coroutine[Any, Any, None]],
+) -> int:
+    """Loads a command's settings, runs it, and returns the exit code."""
+    name = f"mpc-vote {model.command}"
+    _die_with_parent()
+    leave_no_core()
+    try:
+        settings = load(model, arguments)
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s"))
+        logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
+        # It tells which builds of itself it could not find.
+        logging.getLogger("faiss").setLevel(logging.WARNING)
+        asyncio.run(main(settings))
+    except ConfigError as error:
+        return _fail(name, str(error), _EXIT_USAGE)
+    except VoteError as error:
+        return _fail(name, f"{error.name}: {error.message}", _EXIT_FAILED)
+    except (CommandError, IdentityError, LedgerError) as error:
+        return _fail(name, str(error), _EXIT_FAILED)
+    except sqlite3.Error as error:
+        return _fail(name, f"a database in the data folder can't be used: {error}", _EXIT_FAILED)
+    except OSError as error:
+        return _fail(name, f"can't use {error.filename}: {error.strerror}", _EXIT_FAILED)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return _fail(name, "interrupted", _EXIT_INTERRUPTED)
+    return 0
+
+
+def _die_with_parent() -> None:
+    """On Linux: SIGTERM when the thread that started this process ends, however it does."""
+    parent = os.environ.get(PARENT_VARIABLE)
+    if parent is None or sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != int(parent):
+        sys.exit(f"the process {parent} that started this one is gone")
+
+
+def leave_no_core() -> None:
+    """Keeps what this process holds in memory out of core files.
+
+    The limit is one byte, not zero: Linux ignores zero where cores are piped to a program, and
+    takes one for "none at all", there and for files. Other processes of the same user could still
+    look into this one: they could read its key file as well.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    # Where the system allows zero at most, it is zero already.
+    if most != 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (1, most))
+
+
+def _fail(name: str, why: str, code: int) -> int:
+    print(f"{name}: error: {why}", file=sys.stderr, flush=True)
+    return code
+
+
+@contextlib.asynccontextmanager
+async def until_stopped() -> AsyncIterator[asyncio.Event]:
+    """An event that SIGTERM or SIGINT sets, so that a role can stop in good order."""
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    try:
+        yield stopped
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)

@@ -1,0 +1,127 @@
+"""When an agent's model should not vote: agents that know what they do not know.
+
+In AE-DPFL an agent that never saw a class must name one of its own for it, and such votes gather
+on the classes that look alike: they cost more of the margin than all other mistakes together. An
+all-zero ballot is no more sensitive than a one-hot one, so such an agent had better abstain. What
+it does with its own data to decide so changes nothing but its own ballot, and agent-level privacy
+pays for the whole ballot already. At instance level this would not hold.
+
+The network gets one more class, "unknown", for which unlabelled public points are the examples:
+
+1. All public points count as unknown, at a small weight. Points like the agent's own are pulled
+   both ways and lean to their class; what it never saw is pulled one way only.
+2. Of the public points, which should hold each class about equally often, a little less than the
+   share that the agent's classes leave is taken for unknown, likeliest first; the rest gets the
+   class that the network gives it. (A little less, as votes that should not be cast scatter over
+   classes, but those that are missing all miss in one.) The network learns on from these labels
+   beside the agent's own.
+
+The public points should be those that may be asked, or be like them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+from mpc_vote.data.dataset import FloatArray, LabelArray, check_labels
+from mpc_vote.learning.nets.networks import Architecture, Progress
+from mpc_vote.learning.nets.stacked_networks import Labelled, StackedNetwork, fresh
+from mpc_vote.learning.nets.stacked_training import (
+    Batch,
+    Loss,
+    Recipe,
+    Start,
+    cross_entropy,
+    in_chunks,
+    predict_scores,
+    train_chunk,
+)
+
+ABSTAIN = -1
+"""What `votes` gives where an agent casts an all-zero ballot."""
+
+_RECIPES = {
+    "cnn": Recipe(steps=175, batch=32, rate=4e-3, decay=0.1, augment=True, public_batch=32),
+    "mlp": Recipe(steps=100, batch=32, rate=1e-2, decay=3.0, public_batch=64),
+}
+_EXPOSURE = 0.1
+_SMOOTHING = 0.1
+_KEEN = 0.95
+
+
+def votes(scores: FloatArray) -> LabelArray:
+    """The likeliest class, or ABSTAIN: (..., classes + 1) scores, the last one of "unknown"."""
+    likeliest = np.argmax(scores, axis=-1)
+    return np.where(likeliest == scores.shape[-1] - 1, ABSTAIN, likeliest).astype(np.int64)
+
+
+def train_abstaining(
+    data: Sequence[Labelled],
+    classes: int,
+    public: FloatArray,
+    seed: int,
+    *,
+    workers: int = 1,
+    on_chunk: Progress | None = None,
+) -> list[StackedNetwork]:
+    """Networks with `classes + 1` outputs for all agents, in chunks; none depends on another."""
+
+    def one(agents: Sequence[int]) -> tuple[StackedNetwork, float]:
+        return train_abstaining_chunk(data, classes, public, seed, agents)
+
+    return in_chunks(one, len(data), workers, on_chunk)
+
+
+def train_abstaining_chunk(
+    data: Sequence[Labelled],
+    classes: int,
+    public: FloatArray,
+    seed: int,
+    agents: Sequence[int],
+) -> tuple[StackedNetwork, float]:
+    """The stack of some agents of `data`, with its mean loss."""
+    architecture = Architecture.for_shape(tuple(public.shape[1:]), classes + 1)
+    for agent in agents:
+        check_labels(data[agent][1], classes)
+    places = {agent: place for place, agent in enumerate(agents)}
+
+    def learn(
+        start: Start[StackedNetwork], targets: LabelArray, weight: float
+    ) -> tuple[StackedNetwork, float]:
+        loss = _learn_from(places, targets, weight)
+        return train_chunk(start, data, loss, _RECIPES[architecture.kind], seed, agents, public)
+
+    everything = np.full((len(agents), len(public)), classes)
+    first, _ = learn(lambda some: fresh(architecture, seed, some, data), everything, _EXPOSURE)
+    unknown = [_KEEN * (1 - len(np.unique(data[agent][1])) / classes) for agent in agents]
+    targets = _share_out(predict_scores([first], public), unknown)
+    return learn(lambda some: first.pick([places[agent] for agent in some]), targets, 1.0)
+
+
+def _learn_from(
+    places: Mapping[int, int], targets: LabelArray, weight: float
+) -> Loss[StackedNetwork]:
+    """Cross-entropy on an agent's points, and at `weight` on public points with these labels."""
+    labels = torch.from_numpy(targets)
+
+    def loss(network: StackedNetwork, batch: Batch) -> torch.Tensor:
+        rows = torch.tensor([[places[agent]] for agent in batch.agents])
+        y = torch.cat([batch.y, labels[rows, batch.public_rows]], dim=1)
+        losses = cross_entropy(network(torch.cat([batch.x, batch.public], dim=1)), y, _SMOOTHING)
+        own, public = torch.split(losses, [batch.x.shape[1], batch.public.shape[1]], dim=1)
+        return own.mean(dim=1) + weight * public.mean(dim=1)
+
+    return loss
+
+
+def _share_out(scores: FloatArray, unknown: Sequence[float]) -> LabelArray:
+    """Labels for public points: each agent's share of likeliest unknowns, else the best class."""
+    labels: LabelArray = np.argmax(scores[:, :, :-1], axis=2)
+    count = scores.shape[1]
+    for row, score, share in zip(labels, scores[:, :, -1], unknown, strict=True):
+        order = np.argsort(-score, kind="stable")
+        row[order[: round(share * count)]] = scores.shape[2] - 1
+    return labels

@@ -1,0 +1,169 @@
+"""Votes of nearest neighbours (kNN-DPFL): the labels of an agent's k points nearest to a query.
+
+The privacy of a count ballot rests on one fact: adding, removing or replacing one private point
+changes at most one neighbour of a query. That holds only if a point's distance does not depend on
+the other points and ties are broken in one fixed order. Hence no BLAS, whose rounding depends on a
+point's place in its block, and always faiss's heap, which orders by distance and then by index.
+
+A squared distance that is too large for a float32 is no distance: such a point is not a neighbour,
+which the point and the query alone decide, and where all are too far nobody votes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+
+from mpc_vote.data.dataset import (
+    FloatArray,
+    LabelArray,
+    check_attributes,
+    check_labels,
+    check_points,
+)
+from mpc_vote.learning.features.maps import feature_map
+
+_NEVER = 2**31 - 1
+# Numbers about the neighbours of some queries that are in memory at a time.
+_HELD = 1 << 20
+
+
+class KnnVoter:
+    """An agent's private points, ready to be asked for the labels nearest to public queries.
+
+    With a `reach`, only neighbours within a radius count: the distance from the query to the
+    nearest such share of the *other queries*. That is public, so the sensitivity stays; and an
+    agent that never saw a query's class abstains instead of voting for the likeliest wrong one.
+    """
+
+    def __init__(
+        self,
+        x: FloatArray,
+        y: LabelArray,
+        classes: int,
+        k: int,
+        *,
+        features: str = "raw",
+        reach: float | None = None,
+    ) -> None:
+        check_points(x)
+        check_labels(y, classes)
+        if len(x) != len(y):
+            raise ValueError(f"there are {len(x)} points but {len(y)} labels")
+        if len(x) == 0:
+            raise ValueError("an agent without points can't vote")
+        if k < 1:
+            raise ValueError(f"k must be at least 1, got {k}")
+        if reach is not None and not 0 < reach < 1:
+            raise ValueError(f"reach must lie strictly between 0 and 1, got {reach}")
+        self.classes = classes
+        self.k = k
+        self._shape = x.shape[1:]
+        self._reach = reach
+        self._features = feature_map(features)
+        self._labels = y.copy()
+        self._index = _index(self._features(x))
+
+    def counts(self, queries: FloatArray) -> npt.NDArray[np.int64]:
+        """Labels of the nearest points per query, (rows, classes); a row sums to at most k."""
+        check_points(queries)
+        if queries.shape[1:] != self._shape:
+            raise ValueError(f"a query has shape {queries.shape[1:]}, the points {self._shape}")
+        if len(queries) == 0:
+            return np.zeros((0, self.classes), dtype=np.int64)
+        vectors = self._features(queries)
+        radius = None if self._reach is None else _radius(vectors, self._reach)
+        votes = np.zeros((len(queries), self.classes), dtype=np.int64)
+        for rows in _blocks(len(queries), min(self.k, self._index.ntotal)):
+            distances, nearest = _nearest(self._index, vectors[rows], self.k)
+            counted = np.isfinite(distances)
+            if radius is not None:
+                counted &= distances <= radius[rows, None]
+            at = np.nonzero(counted)[0] * self.classes + self._labels[nearest[counted]]
+            found = np.bincount(at, minlength=len(nearest) * self.classes)
+            votes[rows] = found.reshape(len(nearest), self.classes)
+        return votes
+
+
+class AttributeVoter:
+    """Multi-label neighbours: an attribute's score is its share among the nearest points.
+
+    One point may move scores by a lot where there are few: what bounds a multi-label ballot is the
+    cap on the attributes that it says yes to, whatever the scores are.
+    """
+
+    def __init__(
+        self, x: FloatArray, y: LabelArray, attributes: int, k: int, *, features: str = "raw"
+    ) -> None:
+        check_points(x)
+        check_attributes(y, attributes)
+        if len(x) != len(y) or len(x) == 0 or k < 1:
+            raise ValueError("attributes need as many rows as there are points, and k at least 1")
+        self.k = k
+        self._shape = x.shape[1:]
+        self._features = feature_map(features)
+        self._attributes = y.copy()
+        self._index = _index(self._features(x))
+
+    def scores(self, queries: FloatArray) -> npt.NDArray[np.float64]:
+        """Scores from 0 to 1, (rows, attributes); all 0 for a query that is far from everything."""
+        check_points(queries)
+        if queries.shape[1:] != self._shape:
+            raise ValueError(f"a query has shape {queries.shape[1:]}, the points {self._shape}")
+        vectors = self._features(queries)
+        known, attributes = self._attributes.shape
+        shares = np.zeros((len(queries), attributes))
+        for rows in _blocks(len(queries), min(self.k, known) * attributes):
+            distances, nearest = _nearest(self._index, vectors[rows], self.k)
+            found = np.isfinite(distances)
+            held = (self._attributes[nearest] * found[:, :, None]).sum(axis=1)
+            shares[rows] = held / np.maximum(found.sum(axis=1), 1)[:, None]
+        return shares
+
+
+def _radius(queries: FloatArray, reach: float) -> FloatArray:
+    """Squared distance within which the nearest `reach` of the other queries lie, at least one.
+
+    Infinite where too few of them have a distance at all.
+    """
+    if len(queries) < 2:
+        return np.full(len(queries), np.inf, dtype=np.float32)
+    rank = max(1, int(reach * (len(queries) - 1)))
+    index, radius = _index(queries), np.empty(len(queries), dtype=np.float32)
+    for rows in _blocks(len(queries), rank + 1):
+        distances, _ = _nearest(index, queries[rows], rank + 1)
+        radius[rows] = distances[:, -1]
+    return radius
+
+
+def _blocks(rows: int, each: int) -> Iterator[slice]:
+    """Rows in turn, so many at a time that what is held of them, `each` numbers a row, is bounded.
+
+    Whoever asks chooses how many rows there are; a row's answer does not depend on the others.
+    """
+    step = max(1, _HELD // each)
+    return (slice(start, start + step) for start in range(0, rows, step))
+
+
+def _index(points: FloatArray) -> faiss.IndexFlatL2:
+    """An exact index that holds its own copy of the points."""
+    index = faiss.IndexFlatL2(points.shape[1])
+    index.add(points)
+    return index
+
+
+def _nearest(
+    index: faiss.IndexFlatL2, queries: FloatArray, k: int
+) -> tuple[FloatArray, npt.NDArray[np.int64]]:
+    """Squared distances and places of the k nearest points, or of all, nearest first.
+
+    Where faiss finds fewer, as distances overflow, the rest are infinitely far, at no place of use.
+    """
+    faiss.omp_set_num_threads(1)
+    faiss.cvar.distance_compute_blas_threshold = _NEVER
+    faiss.cvar.distance_compute_min_k_reservoir = _NEVER
+    distances, nearest = index.search(queries, min(k, index.ntotal))
+    return np.where(nearest < 0, np.float32(np.inf), distances), nearest

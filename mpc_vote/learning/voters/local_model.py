@@ -1,0 +1,40 @@
+"""Votes of a local model (AE-DPFL): what an agent's own network says of a query."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import numpy as np
+
+from mpc_vote.data.dataset import FloatArray, LabelArray
+from mpc_vote.learning.nets.networks import Network, Progress, Recipe, fit, predict_scores
+
+_RECIPE = Recipe(epochs=15, batch=32, rate=4e-3, decay=0.02, smoothing=0.05, augment=True)
+
+
+class ModelVoter:
+    """A network trained on one agent's private points; it never leaves the agent."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+
+    @classmethod
+    def train(
+        cls,
+        x: FloatArray,
+        y: LabelArray,
+        classes: int,
+        seed: int,
+        on_epoch: Progress | None = None,
+    ) -> Self:
+        """Train from scratch; `on_epoch` gets (epochs done, epochs in all, loss)."""
+        network, _ = fit(x, y, classes, seed, _RECIPE, on_epoch)
+        return cls(network)
+
+    def scores(self, queries: FloatArray) -> FloatArray:
+        """Softmax scores, (rows, classes)."""
+        return predict_scores(self._network, queries)
+
+    def predict(self, queries: FloatArray) -> LabelArray:
+        """The likeliest class of each query."""
+        return np.asarray(np.argmax(self.scores(queries), axis=1), dtype=np.int64)

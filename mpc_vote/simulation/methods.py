@@ -1,0 +1,244 @@
+"""The paper's methods end to end: agents vote on some public points, the server learns from them.
+
+Each takes who holds what, a configuration and a seed, and gives an outcome; nothing else decides
+about it. PATE and Private-kNN, which trust a curator with all records, are here to compare with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from mpc_vote.data.dataset import FloatArray, LabelArray
+from mpc_vote.data.partition import Partition
+from mpc_vote.learning.baselines import centralised
+from mpc_vote.learning.baselines.centralised import Reference
+from mpc_vote.learning.query_selection import asking
+from mpc_vote.learning.students.classifier import Classifier
+from mpc_vote.learning.students.prototypes import CentresRecipe, train_centres
+from mpc_vote.learning.students.semi_supervised import SemiRecipe, train_semi
+from mpc_vote.learning.students.supervised import train_student
+from mpc_vote.learning.voters.knn import KnnVoter
+from mpc_vote.simulation.agents import STROKES, Abstaining, Agents, Always, cast
+from mpc_vote.simulation.experiment import Bench, Outcome
+from mpc_vote.simulation.inputs import View
+from mpc_vote.simulation.vote import simulated_spec, upload_bytes, vote
+from mpc_vote.voting import ballots
+from mpc_vote.voting.ballots import BallotKind, IntArray
+from mpc_vote.voting.spec import Spec
+
+ALWAYS, ABSTAINING = Always(), Abstaining()
+
+
+@dataclass(frozen=True)
+class AskedOnly:
+    """A network that learns from the asked points alone: the paper's way."""
+
+
+StudentRecipe: TypeAlias = SemiRecipe | CentresRecipe | AskedOnly
+
+
+@dataclass(frozen=True)
+class Labelling:
+    """Which public points are asked about, as the `view` shows them, and with how much noise."""
+
+    queries: int
+    sigma: float
+    asking: str = "clusters"
+    view: View = STROKES
+
+
+@dataclass(frozen=True)
+class AeConfig:
+    """AE-DPFL (the paper's Algorithm 2)."""
+
+    labelling: Labelling
+    agents: Agents = ABSTAINING
+    student: StudentRecipe = field(default_factory=SemiRecipe)
+
+
+@dataclass(frozen=True)
+class KnnConfig:
+    """kNN-DPFL (the paper's Algorithm 3) with count ballots; k is a share of an agent's points, and
+    neighbours are sought in a `view` of their own."""
+
+    labelling: Labelling
+    k_share: float
+    view: View = STROKES
+    student: StudentRecipe = field(default_factory=SemiRecipe)
+
+
+@dataclass(frozen=True)
+class PateConfig:
+    """PATE over the pooled records, with so many teachers."""
+
+    labelling: Labelling
+    teachers: int
+    models: Always = ALWAYS
+    student: StudentRecipe = field(default_factory=SemiRecipe)
+
+
+@dataclass(frozen=True)
+class PrivateKnnConfig:
+    """Private-kNN over the pooled records."""
+
+    labelling: Labelling
+    k: int
+    sampling: float
+    view: View = STROKES
+    student: StudentRecipe = field(default_factory=SemiRecipe)
+
+
+def ae_dpfl(bench: Bench, partition: Partition, config: AeConfig, seed: int) -> Outcome:
+    """Agents' models vote on some public points, the server's student learns from the winners."""
+    public = partition.public
+    votes = cast(bench, partition, config.agents, seed)
+    features, asked = _ask(partition, config.labelling, seed)
+    roster = {f"agent-{number}": 0 for number in range(len(partition.private))}
+    spec = simulated_spec(
+        BallotKind.ONE_HOT, len(asked), public.classes, roster, config.labelling.sigma
+    )
+    bits = spec.message.fraction_bits
+    given = {
+        agent: ballots.one_hot(own[asked], public.classes, bits)
+        for agent, own in zip(roster, votes, strict=True)
+    }
+    received = public.x if config.agents.sees_public else public.x[asked]
+    return _learn(bench, spec, given, asked, features, received, partition, config.student, seed)
+
+
+def knn_dpfl(bench: Bench, partition: Partition, config: KnnConfig, seed: int) -> Outcome:
+    """The labels of agents' nearest neighbours of some public points are counted."""
+    public = partition.public
+    features, asked = _ask(partition, config.labelling, seed)
+    see = config.view.of(public.x)
+    queries = see(public.x[asked])
+    roster = {
+        f"agent-{number}": max(1, round(config.k_share * len(part)))
+        for number, part in enumerate(partition.private)
+    }
+    spec = simulated_spec(
+        BallotKind.KNN_COUNT, len(asked), public.classes, roster, config.labelling.sigma
+    )
+    given: dict[str, IntArray] = {}
+    for (agent, k), part in zip(roster.items(), partition.private, strict=True):
+        bench.tell("neighbours", len(given), len(roster))
+        voter = KnnVoter(see(part.x), part.y, part.classes, k)
+        counts = voter.counts(queries)
+        given[agent] = ballots.knn_count(counts, k, spec.message.fraction_bits)
+    received = public.x[asked]
+    return _learn(bench, spec, given, asked, features, received, partition, config.student, seed)
+
+
+def pate(bench: Bench, partition: Partition, config: PateConfig, seed: int) -> Outcome:
+    """Models of random parts of all records vote before a curator."""
+    pooled = centralised.pool(partition.private)
+    parts = centralised.teacher_parts(pooled, config.teachers, seed)
+    votes = cast(bench, replace(partition, private=parts), config.models, seed)
+    features, asked = _ask(partition, config.labelling, seed)
+    reference = centralised.pate(votes[:, asked], pooled.classes, config.labelling.sigma)
+    return _refer(bench, reference, asked, features, partition, config.student, seed)
+
+
+def private_knn(bench: Bench, partition: Partition, config: PrivateKnnConfig, seed: int) -> Outcome:
+    """The labels of neighbours in samples of all records are counted before a curator."""
+    features, asked = _ask(partition, config.labelling, seed)
+    reference = centralised.private_knn(
+        centralised.pool(partition.private),
+        partition.public.x[asked],
+        config.k,
+        config.sampling,
+        config.labelling.sigma,
+        seed,
+        features=config.view.of(partition.public.x),
+    )
+    return _refer(bench, reference, asked, features, partition, config.student, seed)
+
+
+def _ask(partition: Partition, labelling: Labelling, seed: int) -> tuple[FloatArray, LabelArray]:
+    """Features of all public points, and which of them are asked about."""
+    features = labelling.view.of(partition.public.x)(partition.public.x)
+    return features, asking(labelling.asking)(features, labelling.queries, seed)
+
+
+def _learn(
+    bench: Bench,
+    spec: Spec,
+    given: Mapping[str, IntArray],
+    asked: LabelArray,
+    features: FloatArray,
+    received: FloatArray,
+    partition: Partition,
+    recipe: StudentRecipe,
+    seed: int,
+) -> Outcome:
+    """The vote, and a student of its labels; true labels of public points only score."""
+    labels = vote(spec, given, seed)[:, 0]
+    student = _student(bench, asked, labels, features, partition, recipe, seed)
+    totals = np.sum(list(given.values()), axis=0) / (1 << spec.message.fraction_bits)
+    true = partition.public.y[asked]
+    figures = {
+        "asked": float(len(asked)),
+        "labels": float(np.mean(labels == true)),
+        "votes_for_the_true_class": float(np.mean(totals[np.arange(len(asked)), true])),
+        "sigma": spec.message.sigma,
+        "sent": float(upload_bytes(spec)),
+        "received": float(received.nbytes),
+    }
+    test = partition.test
+    return Outcome(student.agreement(test.x, test.y), (spec.mechanism,), figures)
+
+
+def _refer(
+    bench: Bench,
+    reference: Reference,
+    asked: LabelArray,
+    features: FloatArray,
+    partition: Partition,
+    recipe: StudentRecipe,
+    seed: int,
+) -> Outcome:
+    labels = reference.release(seed)
+    student = _student(bench, asked, labels, features, partition, recipe, seed)
+    figures = {
+        "asked": float(len(asked)),
+        "labels": float(np.mean(labels == partition.public.y[asked])),
+        "sigma": reference.sigma,
+    }
+    test = partition.test
+    return Outcome(student.agreement(test.x, test.y), (reference.mechanism,), figures)
+
+
+def _student(
+    bench: Bench,
+    asked: LabelArray,
+    labels: LabelArray,
+    features: FloatArray,
+    partition: Partition,
+    recipe: StudentRecipe,
+    seed: int,
+) -> Classifier:
+    public = partition.public
+
+    def tell(done: int, total: int, loss: float) -> None:
+        bench.tell("the student learns", done, total)
+
+    match recipe:
+        case SemiRecipe():
+            return train_semi(
+                public.x,
+                asked,
+                labels,
+                public.classes,
+                seed,
+                recipe,
+                features=features,
+                on_progress=tell,
+            )
+        case CentresRecipe():
+            return train_centres(public.x, asked, labels, public.classes, recipe)
+        case AskedOnly():
+            return train_student(public.x[asked], labels, public.classes, seed, on_progress=tell)

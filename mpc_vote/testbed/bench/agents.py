@@ -1,0 +1,82 @@
+"""`mpc-vote bench-agents`: many agents in one process, for measuring the service.
+
+Each is a real agent with its own certificate, ledger and connections; only the votes cost nothing:
+the first feature of a query is the class that most of an agent's neighbours are said to have. What
+agents on different machines do at the same time, these do one after the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from agent_node.agent import Agent
+from agent_node.settings import AgentSettings
+from agent_node.startup import attend, open_agent
+from agent_node.voting import Neighbours, Queries
+from mpc_vote.app import process
+from mpc_vote.app.config import Name
+from mpc_vote.pki.identity import Credentials, Role
+from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2
+from mpc_vote.voting.spec import BALLOT_CODES
+
+# One neighbour in so many has another class.
+_DISSENT = 10
+
+
+class BenchAgentsSettings(AgentSettings):
+    """Agents with the same settings; --certs and --data-dir hold a folder for each."""
+
+    command: ClassVar[str] = "bench-agents"
+
+    agents: list[Name] = Field(min_length=1, description="names of the agents")
+    classes: int = Field(ge=2, description="number of classes")
+    query_features: int = Field(ge=1, description="numbers in a query")
+    data: Path = Field(Path(), description="not used: the votes are made up")
+
+
+def command(arguments: Sequence[str]) -> int:
+    """`mpc-vote bench-agents`."""
+    return process.run(BenchAgentsSettings, arguments, _serve)
+
+
+async def _serve(settings: BenchAgentsSettings) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        await attend([await _open(stack, settings, name) for name in settings.agents])
+
+
+async def _open(
+    stack: contextlib.AsyncExitStack, settings: BenchAgentsSettings, name: str
+) -> Agent:
+    """One agent with everything of its own."""
+    credentials = Credentials.load(settings.certs / name, Role.AGENT)
+    data_dir = settings.data_dir / name
+    voter = _voter(settings)
+    capabilities = agent_pb2.Capabilities(
+        classes=settings.classes,
+        query_dtype=common_pb2.DTYPE_FLOAT32,
+        query_shape=[settings.query_features],
+        ballots=[BALLOT_CODES[kind] for kind in voter.kinds],
+        k=voter.k,
+    )
+    return await open_agent(stack, settings, credentials, data_dir, voter, capabilities)
+
+
+def _voter(settings: BenchAgentsSettings) -> Neighbours:
+    dissenting = settings.neighbours // _DISSENT
+
+    def counts(queries: Queries) -> npt.NDArray[np.int64]:
+        rows = np.arange(len(queries))
+        named = queries[:, 0].astype(np.int64) % settings.classes
+        votes = np.zeros((len(queries), settings.classes), dtype=np.int64)
+        votes[rows, named] = settings.neighbours - dissenting
+        votes[rows, (named + 1) % settings.classes] = dissenting
+        return votes
+
+    return Neighbours(counts, settings.neighbours)

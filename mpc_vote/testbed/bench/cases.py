@@ -1,0 +1,157 @@
+"""What is measured: single cases, grids of them, and the sweeps of the full suite."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from mpc_vote.argmax.crypten.engine import StockArgmax
+from mpc_vote.argmax.registry import EngineName, make_engine
+
+PARTIES = 3
+QUERIES = 500
+CLASSES = 10
+NEAR_AND_FAR = (0.0, 40.0)
+
+QUICK_NEAR_AND_FAR = (0.0, 20.0)
+
+# The full suite leaves the stock methods out where a run would take many seconds, and far away
+# measures them on the usual shape only.
+_STOCK_QUERIES = 2_000
+_STOCK_COMPARISONS = 100_000
+SUITE_NOTE = (
+    f"The stock methods are left out above {_STOCK_QUERIES:,} queries and above "
+    f"{_STOCK_COMPARISONS:,} comparisons (queries times pairs of classes for pairwise, queries "
+    f"times classes for the others), where a run would take many seconds; far away they are "
+    f"measured on {PARTIES} parties, {QUERIES} x {CLASSES} only. Name a shape to have them."
+)
+
+
+@dataclass(frozen=True, order=True)
+class Condition:
+    """A network: the round trip between parties and the rate of each link, each direction.
+
+    Without delay parties talk directly over loopback, as fast as it is.
+    """
+
+    rtt_ms: float
+    rate_mbit: float | None
+
+    @property
+    def direct(self) -> bool:
+        """Whether no relay stands between the parties."""
+        return self.rtt_ms == 0
+
+    def __str__(self) -> str:
+        if self.direct:
+            return "loopback"
+        rate = f" at {self.rate_mbit:g} Mbit/s" if self.rate_mbit else ""
+        return f"rtt {self.rtt_ms:g} ms{rate}"
+
+
+def conditions(rtts: Iterable[float], rates: Iterable[float]) -> list[Condition]:
+    """All combinations, each once; a rate of 0 is none, and it counts where there is a delay."""
+    return list(
+        dict.fromkeys(
+            Condition(rtt, (rate or None) if rtt else None)
+            for rtt, rate in itertools.product(rtts, rates)
+        )
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """An engine on one shape under one condition.
+
+    `bits` is the ring of the totals. Groups are the table engine's; where they are None the planner
+    chooses them by the measured round trip, as the service does.
+    """
+
+    engine: EngineName
+    parties: int
+    queries: int
+    classes: int
+    bits: int
+    rtt_ms: float
+    rate_mbit: float | None
+    groups: tuple[int, ...] | None = None
+
+    @property
+    def stock(self) -> bool:
+        """Whether it is one of CrypTen's own methods."""
+        return self.engine is not EngineName.TABLE
+
+    @property
+    def condition(self) -> Condition:
+        """The network."""
+        return Condition(self.rtt_ms, self.rate_mbit)
+
+    @property
+    def shape(self) -> tuple[int, int, int, float, float | None]:
+        """What engines are compared on."""
+        return self.parties, self.queries, self.classes, self.rtt_ms, self.rate_mbit
+
+    @property
+    def method(self) -> str:
+        """CrypTen's method, or the table engine's groups."""
+        if self.stock:
+            return self.engine.value
+        if self.groups is None:
+            return "as planned"
+        return make_engine(self.engine, self.bits, self.groups).name.removeprefix("table ")
+
+    def __str__(self) -> str:
+        engine = "stock" if self.stock else "table"
+        return (
+            f"{engine} {self.method}, {self.parties} parties, "
+            f"{self.queries} x {self.classes}, {self.condition}"
+        )
+
+
+def grid(
+    engines: Iterable[EngineName],
+    parties: Iterable[int],
+    queries: Iterable[int],
+    classes: Iterable[int],
+    networks: Iterable[Condition],
+    bits: int,
+) -> list[Case]:
+    """Every engine on every shape under every condition."""
+    return [
+        Case(
+            engine,
+            parties=members,
+            queries=rows,
+            classes=columns,
+            bits=bits if engine is EngineName.TABLE else StockArgmax.ring_bits,
+            rtt_ms=network.rtt_ms,
+            rate_mbit=network.rate_mbit,
+        )
+        for network, members, rows, columns, engine in itertools.product(
+            networks, parties, queries, classes, engines
+        )
+    ]
+
+
+def suite(engines: Sequence[EngineName], rates: Sequence[float], bits: int) -> list[Case]:
+    """The sweeps for the plots: one dimension at a time around the usual shape."""
+    distances = conditions([0.0, 10.0, 20.0, 40.0, 80.0], rates)
+    both = conditions(NEAR_AND_FAR, rates)
+    sweeps = [
+        grid(engines, [PARTIES], [QUERIES], [CLASSES], distances, bits),
+        grid(engines, [PARTIES], [1, 100, 500, 2_000, 10_000], [CLASSES], both, bits),
+        grid(engines, [PARTIES], [QUERIES], [2, 5, 10, 20, 50, 100, 1_000], both, bits),
+        grid(engines, [2, 3, 4, 5], [QUERIES], [CLASSES], both, bits),
+    ]
+    wanted = dict.fromkeys(itertools.chain(*sweeps))
+    return [case for case in wanted if not case.stock or _bearable(case)]
+
+
+def _bearable(case: Case) -> bool:
+    usual = (case.parties, case.queries, case.classes) == (PARTIES, QUERIES, CLASSES)
+    if not (usual or case.condition.direct):
+        return False
+    opponents = (case.classes - 1) / 2 if case.engine is EngineName.PAIRWISE else 1
+    comparisons = case.queries * case.classes * opponents
+    return case.queries <= _STOCK_QUERIES and comparisons <= _STOCK_COMPARISONS

@@ -1,0 +1,188 @@
+"""What the driver of a benchmark and a party that is measured tell each other, a JSON line each.
+
+Every request gets one answer. The totals of a job, and all shares of them, follow from its public
+seed: nothing in a benchmark is secret, and so every label can be checked.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from mpc_vote.argmax.engine import Engine, label_bits
+from mpc_vote.argmax.registry import EngineName, make_engine
+from mpc_vote.mpc.prg import Words
+
+Integers = npt.NDArray[np.int64]
+
+# Numbers that are near each other: about every second row has several winners.
+_SMALL = 3
+_LABEL_TYPE = "<u2"
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Job(_Message):
+    """One secure argmax: `parties` in rank order, over `rows` rows of `classes` totals."""
+
+    session: str
+    parties: tuple[str, ...]
+    engine: EngineName
+    bits: int
+    groups: tuple[int, ...]
+    rows: int
+    classes: int
+    seed: str
+    repeat: int
+
+    def make_engine(self) -> Engine:
+        """The engine that the job asks for."""
+        return make_engine(self.engine, self.bits, self.groups)
+
+    def digest(self) -> bytes:
+        """What the parties must agree on."""
+        return hashlib.sha256(self.model_dump_json().encode()).digest()
+
+    def totals(self) -> Integers:
+        """The totals, a row each, of four kinds in turn.
+
+        Small ones with many ties, the ends of the engine's range, all of that range, all equal.
+        """
+        largest = self.make_engine().largest_total(self.classes)
+        shape = (self.rows, self.classes)
+        rng = self._rng("totals")
+        anywhere = rng.integers(-largest, largest, shape, endpoint=True)
+        kinds = [
+            rng.integers(0, _SMALL, shape, endpoint=True),
+            rng.choice(np.array([-largest, 1 - largest, largest - 1, largest]), shape),
+            anywhere,
+            np.repeat(anywhere[:, :1], self.classes, axis=1),
+        ]
+        kind = (np.arange(self.rows) + self.repeat) % len(kinds)
+        totals: Integers = np.choose(kind[:, None], kinds)
+        return totals
+
+    def share(self, rank: int) -> Words:
+        """One party's shares of the totals, row by row."""
+        if rank > 0:
+            return self._drawn_share(rank)
+        share: Words = self.totals().reshape(-1).view(np.uint64).copy()
+        for other in range(1, len(self.parties)):
+            share -= self._drawn_share(other)
+        return share
+
+    def winners(self) -> Integers:
+        """What the parties must find; ties go to the lower class."""
+        labels: Integers = self.totals().argmax(axis=1)
+        return labels
+
+    def _drawn_share(self, rank: int) -> Words:
+        cells = self.rows * self.classes
+        return self._rng(f"share {rank}").integers(0, 1 << 64, cells, dtype=np.uint64)
+
+    def _rng(self, purpose: str) -> np.random.Generator:
+        text = f"{self.seed}/{self.repeat}/{purpose}"
+        return np.random.default_rng(list(hashlib.sha256(text.encode()).digest()))
+
+
+class Probe(_Message):
+    """Asks for the round trip to each of these peers, by name and address."""
+
+    kind: Literal["probe"] = "probe"
+    peers: dict[str, str]
+
+
+class Weigh(_Message):
+    """Asks how much material a job takes."""
+
+    kind: Literal["weigh"] = "weigh"
+    job: Job
+
+
+class Prepare(_Message):
+    """Asks a party to have all of a job's material, and streams to all peers.
+
+    `peers` are the parties of higher rank, which it dials.
+    """
+
+    kind: Literal["prepare"] = "prepare"
+    job: Job
+    peers: dict[str, str]
+
+
+class Go(_Message):
+    """Starts what was prepared."""
+
+    kind: Literal["go"] = "go"
+
+
+class Ready(_Message):
+    """The party can go on; with the round trips in seconds if they were asked for."""
+
+    kind: Literal["ready"] = "ready"
+    round_trips: dict[str, float] = {}
+
+
+class Weight(_Message):
+    """Memory that a party's material of a job takes."""
+
+    kind: Literal["weight"] = "weight"
+    material_bytes: int
+
+
+class Outcome(_Message):
+    """What one party measured, and its shares of the labels.
+
+    Seconds from the start to the last label share; processor seconds of the whole process in that
+    time; payload bytes sent to all peers together, and the same with protobuf and gRPC framing;
+    bytes that the dealer sent before; the most memory that the process held meanwhile.
+    """
+
+    kind: Literal["outcome"] = "outcome"
+    seconds: float
+    cpu_seconds: float
+    rounds: int
+    bytes_sent: int
+    frame_bytes_sent: int
+    dealer_bytes: int
+    peak_memory_bytes: int
+    label_shares: str
+
+    @staticmethod
+    def encode(labels: Words) -> str:
+        """Label shares as text."""
+        return base64.b64encode(labels.astype(_LABEL_TYPE).tobytes()).decode()
+
+    def decode(self) -> Integers:
+        """The label shares of this party."""
+        packed = base64.b64decode(self.label_shares, validate=True)
+        return np.frombuffer(packed, _LABEL_TYPE).astype(np.int64)
+
+
+class Failure(_Message):
+    """The party could not do it."""
+
+    kind: Literal["failure"] = "failure"
+    error: str
+
+
+Request = Annotated[Probe | Weigh | Prepare | Go, Field(discriminator="kind")]
+Answer = Annotated[Ready | Weight | Outcome | Failure, Field(discriminator="kind")]
+
+REQUESTS: TypeAdapter[Request] = TypeAdapter(Request)
+ANSWERS: TypeAdapter[Answer] = TypeAdapter(Answer)
+
+
+def reveal(job: Job, outcomes: Sequence[Outcome]) -> Integers:
+    """The labels that the parties' shares add up to."""
+    shares = np.sum([outcome.decode() for outcome in outcomes], axis=0)
+    labels: Integers = shares & ((1 << label_bits(job.classes)) - 1)
+    return labels

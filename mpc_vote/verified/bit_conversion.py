@@ -1,0 +1,108 @@
+"""B2A conversion: preprocessing that turns bits shared by exclusive or into numbers to add up.
+
+Free: mask bits, shared by exclusive or. Corrected, modulo 2^ring_bits: for each *pointer* of some
+bits a unit vector with its one at the pointer's mask, and for each *flag* the mask bit itself.
+Parties open a value xor its mask, which is uniform. A pointer's unit vector, with its places
+exchanged by the opened value, is the one-hot row of the value; a flag is the opened bit, or one
+minus its mask. Both are local and linear.
+
+Whatever was shared, a pointer gives one row with a single one in it, and a flag gives 0 or 1: there
+are no other values to share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mpc_vote.mpc import ring
+from mpc_vote.mpc.preprocessing import Item
+from mpc_vote.mpc.prg import SeedStream
+
+Array = npt.NDArray[Any]
+Bytes = npt.NDArray[np.uint8]
+
+MAX_POINTER_BITS = 10
+
+
+class UnmaskingPart(NamedTuple):
+    """One party's shares; of numbers the low ring_bits count."""
+
+    pointer_masks: Array
+    """(pointers,), by exclusive or."""
+    units: Array
+    """(pointers, 2^pointer_bits)"""
+    flag_masks: Bytes
+    """(flags,), by exclusive or; 0 or 1."""
+    flags: Array
+    """(flags,)"""
+
+    def __repr__(self) -> str:
+        return "UnmaskingPart(hidden)"
+
+
+@dataclass(frozen=True)
+class Unmasking(Item[UnmaskingPart]):
+    """For so many pointers of `pointer_bits` bits, and so many flags."""
+
+    pointers: int
+    pointer_bits: int
+    flags: int
+    ring_bits: int
+
+    @property
+    def places(self) -> int:
+        """Values that a pointer can have."""
+        return 1 << self.pointer_bits
+
+    @property
+    def _dtype(self) -> np.dtype[Any]:
+        return ring.dtype_for(self.ring_bits)
+
+    @property
+    def numbers(self) -> int:
+        """Numbers that are shared."""
+        return self.pointers * self.places + self.flags
+
+    @property
+    def correction_bytes(self) -> int:
+        return ring.planes_size(self.numbers, self.ring_bits)
+
+    @property
+    def part_bytes(self) -> int:
+        return self.numbers * self._dtype.itemsize + 2 * self.pointers + self.flags
+
+    def expand(self, seed: bytes, index: int, correction: bytes | None) -> UnmaskingPart:
+        stream = SeedStream(seed, index)
+        pointer_masks, flag_masks = self._masks(stream)
+        numbers: Array
+        if correction is None:
+            numbers = self._draw(stream)
+        else:
+            numbers = ring.unpack_planes(correction, self.ring_bits, self.numbers)
+        units = numbers[: self.pointers * self.places].reshape(self.pointers, self.places)
+        return UnmaskingPart(pointer_masks, units, flag_masks, numbers[units.size :])
+
+    def correct(self, seeds: Sequence[bytes], index: int) -> bytes:
+        streams = [SeedStream(seed, index) for seed in seeds]
+        masks = [self._masks(stream) for stream in streams]
+        pointers, flags = (np.bitwise_xor.reduce(parts) for parts in zip(*masks, strict=True))
+        numbers = np.zeros(self.numbers, self._dtype)
+        numbers[np.arange(self.pointers) * self.places + pointers] = 1
+        numbers[self.pointers * self.places :] = flags
+        for stream in streams[:-1]:
+            numbers -= self._draw(stream)
+        return ring.pack_planes(numbers, self.ring_bits)
+
+    def _masks(self, stream: SeedStream) -> tuple[Array, Bytes]:
+        pointers = np.frombuffer(stream.take(2 * self.pointers), "<u2")
+        flags = np.frombuffer(stream.take((self.flags + 7) // 8), np.uint8)
+        bits = np.unpackbits(flags, bitorder="little", count=self.flags)
+        return pointers & np.uint16(self.places - 1), bits
+
+    def _draw(self, stream: SeedStream) -> Array:
+        return np.frombuffer(stream.take(self.numbers * self._dtype.itemsize), self._dtype)

@@ -1,0 +1,396 @@
+"""Known answers of a round: ballots, their bits where they are verified, specs and contexts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from aggregator.party.servicer import count_context, deal_context
+from mpc_vote.argmax.registry import ring_bits
+from mpc_vote.proto.mpcvote.v1 import common_pb2, party_pb2
+from mpc_vote.transport import tensors
+from mpc_vote.verified import encoding as verified
+from mpc_vote.verified.encoding import Layout
+from mpc_vote.voting import ballots
+from mpc_vote.voting.spec import ENGINES, Spec
+from tests.security.vectors.shares import seed
+from tests.security.vectors.topic import Case, Topic
+
+Given = dict[str, Any]
+
+
+def _one_hot(given: Given) -> Given:
+    return {"ballot": ballots.one_hot(**given).tolist()}
+
+
+def _knn_frequency(given: Given) -> Given:
+    return {"ballot": ballots.knn_frequency(**given).tolist()}
+
+
+def _knn_count(given: Given) -> Given:
+    return {"ballot": ballots.knn_count(**given).tolist()}
+
+
+def _multi_label(given: Given) -> Given:
+    return {"ballot": ballots.multi_label(**given).tolist()}
+
+
+_COUNTS = [[3, 0, 2], [0, 1, 0], [0, 0, 0]]
+
+BALLOTS = Topic(
+    "What an agent says, in units of 2^-fraction_bits votes, (queries, classes). "
+    "docs/protocol.md, Numbers.",
+    {
+        "one_hot": _one_hot,
+        "knn_frequency": _knn_frequency,
+        "knn_count": _knn_count,
+        "multi_label": _multi_label,
+    },
+    [
+        Case("one_hot", "-1 is no vote", {"labels": [2, 0, -1], "classes": 3, "fraction_bits": 4}),
+        Case(
+            "one_hot",
+            "no such class",
+            {"labels": [3], "classes": 3, "fraction_bits": 4},
+            "ValueError",
+        ),
+        Case(
+            "one_hot", "too fine", {"labels": [0], "classes": 3, "fraction_bits": 25}, "ValueError"
+        ),
+        Case("knn_frequency", "rounded down", {"counts": _COUNTS, "k": 5, "fraction_bits": 7}),
+        Case(
+            "knn_frequency",
+            "more than k",
+            {"counts": _COUNTS, "k": 4, "fraction_bits": 7},
+            "ValueError",
+        ),
+        Case("knn_count", "a vote a neighbour", {"counts": _COUNTS, "k": 5, "fraction_bits": 4}),
+        Case(
+            "knn_count",
+            "fewer than none",
+            {"counts": [[-1, 1]], "k": 5, "fraction_bits": 4},
+            "ValueError",
+        ),
+        Case(
+            "multi_label",
+            "above a half, and of those the tau highest, the lower first where they tie",
+            {
+                "scores": [[0.5, 0.75, 0.25], [0.9, 0.9, 0.9], [0.6, 0.7, 0.8], [0.1, 0.2, 0.3]],
+                "tau": 2,
+                "fraction_bits": 4,
+            },
+        ),
+        Case(
+            "multi_label", "no tau", {"scores": [[0.5]], "tau": 0, "fraction_bits": 4}, "ValueError"
+        ),
+    ],
+)
+
+
+def _encode(given: Given) -> Given:
+    layout = Layout(**given["layout"])
+    ballot = np.array(given["ballot"], np.int64)
+    drawn = np.array(given["noise"], np.int64)
+    orders = np.array(given["orders"], np.int64).reshape(len(ballot), -1)
+    with mock.patch.object(verified, "random_orders", return_value=orders):
+        bits = verified.encode(layout, ballot, drawn)
+    packed = np.packbits(bits, bitorder="little").tobytes()
+    assert len(packed) == layout.share_bytes(len(ballot))
+    return {
+        "pointers": layout.pointers,
+        "pointer_bits": layout.pointer_bits,
+        "noise_weights": list(layout.noise_weights),
+        "flags": layout.flags,
+        "bits": ["".join(map(str, row)) for row in bits.tolist()],
+        "packed": packed.hex(),
+    }
+
+
+_POINTER = asdict(Layout(classes=3, unit=16, bound=5))
+_POINTERS = asdict(Layout(classes=4, unit=16, bound=7, votes=3))
+_ATTRIBUTES = asdict(Layout(classes=3, unit=16, bound=6, votes=2, attributes=True))
+
+
+def _encoding(layout: Given, ballot: list[Any], noise: list[Any], orders: list[Any]) -> Given:
+    return {"layout": layout, "ballot": ballot, "noise": noise, "orders": orders}
+
+
+ENCODING = Topic(
+    "A verified ballot with its noise, both in units, as bits: pointers or flags of votes, then "
+    "flags of the noise of each cell. `orders` stands for what an agent draws: the pointer at "
+    "place j is number orders[j] of the sorted ones. `bits` has a text for each query, in order. "
+    "docs/protocol.md, Encodings and test vectors: Verified ballots.",
+    {"encode": _encode},
+    [
+        Case(
+            "encode",
+            "one pointer; noise is cut to its bound",
+            _encoding(
+                _POINTER,
+                [[0, 16, 0], [0, 0, 16], [0, 0, 0]],
+                [[0, 1, -1], [5, -5, 4], [6, -9, 2]],
+                [[0], [0], [0]],
+            ),
+        ),
+        Case(
+            "encode",
+            "three pointers; those that are left over point to no class",
+            _encoding(
+                _POINTERS,
+                [[32, 0, 16, 0], [0, 0, 0, 48], [0, 16, 0, 0]],
+                [[0, 0, 0, 0], [1, 2, 3, 4], [-7, 7, -6, 6]],
+                [[0, 1, 2], [1, 2, 0], [2, 0, 1]],
+            ),
+        ),
+        Case(
+            "encode",
+            "attributes",
+            _encoding(
+                _ATTRIBUTES, [[16, 0, 16], [0, 0, 0]], [[0, -3, 3], [6, -6, 1]], [[0, 1], [1, 0]]
+            ),
+        ),
+        Case(
+            "encode",
+            "two votes by one pointer",
+            _encoding(_POINTER, [[16, 16, 0]], [[0, 0, 0]], [[0]]),
+            "ValueError",
+        ),
+        Case(
+            "encode",
+            "half a vote",
+            _encoding(_POINTER, [[8, 0, 0]], [[0, 0, 0]], [[0]]),
+            "ValueError",
+        ),
+        Case(
+            "encode",
+            "less than none",
+            _encoding(_POINTER, [[-16, 0, 0]], [[0, 0, 0]], [[0]]),
+            "ValueError",
+        ),
+        Case(
+            "encode",
+            "two votes for an attribute",
+            _encoding(_ATTRIBUTES, [[32, 0, 0]], [[0, 0, 0]], [[0, 1]]),
+            "ValueError",
+        ),
+        Case(
+            "encode",
+            "more attributes than tau",
+            _encoding(_ATTRIBUTES, [[16, 16, 16]], [[0, 0, 0]], [[0, 1]]),
+            "ValueError",
+        ),
+    ],
+)
+
+
+def _message(fields: Given) -> common_pb2.RoundSpec:
+    digest = bytes.fromhex(fields["queries_digest"])
+    return common_pb2.RoundSpec(**{**fields, "queries_digest": digest})
+
+
+def _seal(given: Given) -> Given:
+    """What a spec is on the wire, and what everybody derives from it."""
+    spec = Spec.seal(_message(given))
+    layouts = dict.fromkeys(spec.layouts) if spec.message.verified else {}
+    plan = spec.plan()
+    return {
+        "wire": spec.wire.hex(),
+        "digest": spec.digest.hex(),
+        "total_bound": spec.total_bound,
+        "ring_bits": ring_bits(ENGINES[spec.message.engine], spec.total_bound),
+        "agent_variance": spec.agent_variance,
+        "noise_bounds": [layout.bound for layout in layouts],
+        "rows": spec.rows,
+        "row_classes": spec.row_classes,
+        "plan_items": plan.items,
+        "plan_digest": plan.digest.hex(),
+        "share_bytes": {agent: spec.share_bytes(agent) for agent in spec.roster},
+        "explicit_rank": {agent: spec.explicit_rank(agent) for agent in spec.roster},
+    }
+
+
+def _parse(given: Given) -> Given:
+    return {"digest": Spec.parse(bytes.fromhex(given["wire"])).digest.hex()}
+
+
+_KS = {"ada": 3, "bob": 5, "cleo": 4, "dan": 3}
+_BASE: Given = {
+    "round_id": "round-1",
+    "queries_digest": seed(0),
+    "queries": 3,
+    "query_dtype": "DTYPE_FLOAT32",
+    "query_shape": [8, 8],
+    "classes": 4,
+    "ballot": "BALLOT_KIND_ONE_HOT",
+    "fraction_bits": 4,
+    "sigma": 2.5,
+    "roster": [{"agent": agent} for agent in _KS],
+    "quorum": 3,
+    "collusion": 1,
+    "parties": ["alpha", "beta", "gamma"],
+    "dealer": "dora",
+    "engine": "ENGINE_TABLE",
+    "ring_bits": 13,
+    "deadline_unix_ms": 4102444800000,
+}
+_STOCK = {"engine": "ENGINE_STOCK_PAIRWISE", "ring_bits": 64}
+_COUNT = {
+    "ballot": "BALLOT_KIND_KNN_COUNT",
+    "roster": [{"agent": agent, "k": k} for agent, k in _KS.items()],
+}
+_FREQUENCY = {**_COUNT, "ballot": "BALLOT_KIND_KNN_FREQUENCY", "fraction_bits": 7, "ring_bits": 15}
+_ATTRIBUTE = {"ballot": "BALLOT_KIND_MULTI_LABEL", "tau": 2}
+_GOOD: dict[str, Given] = {
+    "one-hot votes, the table engine": {},
+    "groups": {"classes": 10, "groups": [4, 3]},
+    "frequencies": _FREQUENCY,
+    "counts": _COUNT,
+    "attributes": _ATTRIBUTE,
+    "verified one-hot votes": {"verified": True},
+    "verified counts": {**_COUNT, "verified": True},
+    "verified attributes": {**_ATTRIBUTE, "verified": True},
+    "two parties": {"parties": ["alpha", "beta"]},
+    **{
+        f"CrypTen's {method.lower()}": {**_STOCK, "engine": f"ENGINE_STOCK_{method}"}
+        for method in ("PAIRWISE", "LOG_REDUCTION", "DOUBLE_LOG_REDUCTION", "ACCELERATED_CASCADE")
+    },
+    "attributes, CrypTen": {**_ATTRIBUTE, **_STOCK},
+}
+_BAD: dict[str, Given] = {
+    "no queries": {"queries": 0},
+    "a short digest": {"queries_digest": "00"},
+    "one class": {"classes": 1},
+    "no ballot kind": {"ballot": 0},
+    "no engine": {"engine": 0},
+    "no dtype": {"query_dtype": 0},
+    "no shape": {"query_shape": []},
+    "another ring": {"ring_bits": 14},
+    "no noise": {"sigma": 0.0},
+    "too much noise": {**_STOCK, "sigma": 1e4},
+    "all may collude": {"collusion": 3},
+    "a quorum above the roster": {"quorum": 5},
+    "an agent twice": {"roster": [{"agent": "ada"}] * 3},
+    "one party": {"parties": ["alpha"]},
+    "a party's name in capitals": {"parties": ["Alpha", "beta"]},
+    "no dealer": {"dealer": ""},
+    "counts without k": {"ballot": "BALLOT_KIND_KNN_COUNT"},
+    "attributes without tau": {"ballot": "BALLOT_KIND_MULTI_LABEL"},
+    "groups that leave two classes": {"groups": [2]},
+    "verified frequencies": {**_FREQUENCY, **_STOCK, "verified": True},
+    "totals that no ring of the engine holds": {
+        **_COUNT,
+        "fraction_bits": 24,
+        "sigma": 0.001,
+        "roster": [{"agent": agent, "k": 1 << 20} for agent in _KS],
+        "ring_bits": 31,
+    },
+}
+_OTHER_REFUSALS = {
+    "no dtype": "METHOD_UNKNOWN",
+    "totals that no ring of the engine holds": "RANGE_OVERFLOW",
+}
+
+_WIRE = Spec.seal(_message(_BASE)).wire.hex()
+_SIGMA_AGAIN = common_pb2.RoundSpec(sigma=_BASE["sigma"]).SerializeToString().hex()
+
+SPEC = Topic(
+    "A round's spec: its fields, its bytes, whose SHA-256 roles compare, and what follows from it. "
+    "A valid one with one change that makes it invalid is refused under the given name. "
+    "docs/protocol.md, A round and Numbers; protos/mpcvote/v1/common.proto.",
+    {"seal": _seal, "parse": _parse},
+    [
+        *(Case("seal", name, {**_BASE, **change}) for name, change in _GOOD.items()),
+        *(
+            Case("seal", name, {**_BASE, **change}, _OTHER_REFUSALS.get(name, "SPEC_INVALID"))
+            for name, change in _BAD.items()
+        ),
+        Case("parse", "as it was sealed", {"wire": _WIRE}),
+        Case("parse", "the same in other bytes is another spec", {"wire": _WIRE + _SIGMA_AGAIN}),
+        Case("parse", "no message at all", {"wire": "ffffffff"}, "SPEC_INVALID"),
+        Case("parse", "a field that is cut short", {"wire": "0a07726f"}, "SPEC_INVALID"),
+        Case("parse", "nothing", {"wire": ""}, "SPEC_INVALID"),
+    ],
+)
+
+
+def _deal_context(given: Given) -> Given:
+    spec = Spec.parse(bytes.fromhex(given["spec"]))
+    return {"context": deal_context(spec, bytes.fromhex(given["transcript"])).hex()}
+
+
+def _count_context(given: Given) -> Given:
+    spec = Spec.parse(bytes.fromhex(given["spec"]))
+    holdings = [
+        party_pb2.Holding(agent=agent, submission_id=bytes.fromhex(submission))
+        for agent, submission in given["contributors"]
+    ]
+    return {"context": count_context(spec, holdings, bytes.fromhex(given["drawn"])).hex()}
+
+
+def _queries(given: Given) -> Given:
+    rows = np.array(given["rows"], given["dtype"])
+    return {"digest": tensors.digest_of(rows).hex()}
+
+
+def _labels(given: Given) -> Given:
+    return {"wire": np.array(given["labels"], np.uint64).astype(tensors.LABEL).tobytes().hex()}
+
+
+def _tensor(given: Given) -> Given:
+    data = bytes.fromhex(given["data"])
+    message = common_pb2.Tensor(dtype=given["dtype"], shape=given["shape"], data=data)
+    return {"rows": tensors.from_tensor(message).tolist()}
+
+
+_HELD = [["bob", "01" * 16], ["ada", "02" * 16], ["cleo", "03" * 16]]
+_FLOATS = {"dtype": "DTYPE_FLOAT32", "shape": [2, 1], "data": "0000803f000020c0"}
+
+CONTEXTS = Topic(
+    "What parties agree on before they draw a copy and before they count, the digest of the "
+    "queries, and how queries and shares of labels travel. "
+    "docs/protocol.md, Encodings and test vectors: Contexts.",
+    {
+        "deal_context": _deal_context,
+        "count_context": _count_context,
+        "queries": _queries,
+        "labels": _labels,
+        "tensor": _tensor,
+    },
+    [
+        Case("deal_context", "of a session", {"spec": _WIRE, "transcript": seed(1)}),
+        Case(
+            "count_context",
+            "agents are sorted by name",
+            {"spec": _WIRE, "drawn": seed(2), "contributors": _HELD},
+        ),
+        Case(
+            "count_context",
+            "in another order",
+            {"spec": _WIRE, "drawn": seed(2), "contributors": _HELD[::-1]},
+        ),
+        Case(
+            "count_context",
+            "with another submission",
+            {"spec": _WIRE, "drawn": seed(2), "contributors": [*_HELD[:2], ["cleo", "04" * 16]]},
+        ),
+        Case("queries", "rows of numbers", {"dtype": "float32", "rows": [[1.0, -2.5], [0.0, 3.5]]}),
+        Case(
+            "queries", "the dtype counts", {"dtype": "float64", "rows": [[1.0, -2.5], [0.0, 3.5]]}
+        ),
+        Case("queries", "images", {"dtype": "uint8", "rows": [[[0, 1, 2], [253, 254, 255]]]}),
+        Case("queries", "32 bits", {"dtype": "int32", "rows": [[-1, 2]]}),
+        Case("queries", "64 bits", {"dtype": "int64", "rows": [[-1], [2]]}),
+        Case(
+            "queries", "bytes of another kind", {"dtype": "uint16", "rows": [[1]]}, "METHOD_UNKNOWN"
+        ),
+        Case("labels", "two bytes each", {"labels": [0, 1, 9, 255, 256, 999, 1023]}),
+        Case("tensor", "of floats", _FLOATS),
+        Case("tensor", "cut short", {**_FLOATS, "data": "0000803f"}, "TENSOR_MALFORMED"),
+        Case("tensor", "too long", {**_FLOATS, "data": "00" * 9}, "TENSOR_MALFORMED"),
+        Case("tensor", "of no shape", {**_FLOATS, "shape": []}, "TENSOR_MALFORMED"),
+        Case("tensor", "of an unknown kind", {**_FLOATS, "dtype": 99}, "METHOD_UNKNOWN"),
+    ],
+)

@@ -1,0 +1,450 @@
+"""What parties do for nobody, not even for the coordinator.
+
+The tests play the coordinator and the agents against live parties. Invariants: a round's shares are
+counted once, ever, as one set, of at least the quorum that its agents agreed to; parties that don't
+agree on the set release nothing; shares are forgotten once they are counted or given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+import numpy as np
+import pytest
+
+from aggregator.party.peers import PeerChannel, PeerServicer
+from aggregator.party.servicer import peers
+from mpc_vote.errors import ErrorKind
+from mpc_vote.mpc.sharing import Share
+from mpc_vote.pki.identity import Identity, Role
+from mpc_vote.proto.mpcvote.v1 import common_pb2, party_pb2, party_pb2_grpc
+from mpc_vote.transport import rpc
+from tests.system.service.committee import (
+    AGENTS,
+    CLASSES,
+    EXPLICIT_BYTES,
+    Committee,
+    holdings_of,
+    labels_of,
+)
+from tests.system.service.support import SECONDS, Labels, Service, error_of, refused, until
+
+
+@pytest.fixture
+async def committee(service: Service) -> AsyncIterator[Committee]:
+    parties = list(service.cluster.party_addresses)
+    async with Committee.reached(service.channel, parties) as reached:
+        yield reached
+
+
+VOTES = {
+    "ann": np.array([0, 1, 2, 0, 1, 2, 0, 1, 2]),
+    "ben": np.array([0, 1, 2, 2, 0, 1, 0, 1, 2]),
+    "cat": np.array([1, 2, 0, 2, 0, 1, 0, 1, 2]),
+}
+
+
+def expected(agents: Sequence[str]) -> Labels:
+    counts = sum(np.eye(CLASSES, dtype=np.int64)[VOTES[agent]] for agent in agents)
+    return np.argmax(counts, axis=1)
+
+
+# One aggregation, ever
+
+
+async def test_a_round_is_aggregated_once_ever(committee: Committee) -> None:
+    """Two sets over the same shares would let their difference be read without noise."""
+    spec = committee.spec()
+    held = await committee.voted(spec, VOTES)
+    assert (labels_of(await committee.aggregate(spec, [held])) == expected(AGENTS)).all()
+    for again in (held, {agent: held[agent] for agent in AGENTS[:2]}):
+        for outcome in await committee.aggregate(spec, [again]):
+            assert outcome.error is not None and outcome.error.name == "ROUND_AGGREGATED"
+            assert not outcome.released
+
+
+async def test_shares_are_forgotten_when_they_are_counted(committee: Committee) -> None:
+    spec = committee.spec()
+    held = await committee.voted(spec, VOTES)
+    for party in committee.stubs:
+        assert await committee.holdings(spec, party) == held
+    labels_of(await committee.aggregate(spec, [held]))
+    for party in committee.stubs:
+        assert await committee.holdings(spec, party) == {}
+    error = await error_of(committee.submit(spec, "ann", VOTES["ann"]))
+    assert error.name == "ROUND_CLOSED", error.message
+
+
+async def test_shares_are_forgotten_when_a_round_is_abandoned(committee: Committee) -> None:
+    spec = committee.spec()
+    held = await committee.voted(spec, VOTES)
+    await committee.abandon(spec)
+    for party in committee.stubs:
+        assert await committee.holdings(spec, party) == {}
+        outcome = await committee.aggregate_at(party, spec, held)
+        assert outcome.error is not None and not outcome.released
+
+
+async def test_a_finished_round_is_not_opened_again(committee: Committee) -> None:
+    spec = committee.spec()
+    held = await committee.voted(spec, VOTES)
+    await committee.open(spec)  # while it is open, once more is harmless
+    assert await committee.holdings(spec) == held
+    labels_of(await committee.aggregate(spec, [held]))
+    for party in committee.stubs:
+        error = await error_of(committee.open_at(party, spec))
+        assert error.name == "ROUND_SPENT", error.message
+
+
+async def test_a_round_that_is_opened_leaves_one_that_is_counted_alone(
+    committee: Committee,
+) -> None:
+    """Rounds overlap: what one is charged must not be lost because another begins."""
+    spec, next_spec = committee.spec(), committee.spec()
+    held = await committee.voted(spec, VOTES)
+    first, *others = committee.stubs
+    counting = asyncio.create_task(committee.aggregate_at(first, spec, held))
+
+    async def has_begun() -> bool:
+        return await committee.holdings(spec, first) == {}
+
+    await until(has_begun, "the first party waits for its peers")
+    await committee.open(next_spec)
+    outcomes = await asyncio.gather(*(committee.aggregate_at(p, spec, held) for p in others))
+    assert (labels_of([await counting, *outcomes]) == expected(AGENTS)).all()
+    await committee.abandon(next_spec)
+
+
+# The set of contributors
+
+
+async def test_fewer_than_the_quorum_are_never_counted(committee: Committee) -> None:
+    spec = committee.spec()
+    held = await committee.voted(spec, VOTES)
+    for few in ({}, {"ann": held["ann"]}):
+        for outcome in await committee.aggregate(spec, [few]):
+            assert outcome.error is not None and outcome.error.name == "QUORUM_MISSED"
+            assert not outcome.released
+    # A refusal spends nothing: enough agents are still counted.
+    pair = {agent: held[agent] for agent in ("ann", "ben")}
+    labels = labels_of(await committee.aggregate(spec, [pair]))
+    assert (labels == expected(["ann", "ben"])).all()
+
+
+async def test_a_quorum_of_one_agent_named_twice_is_no_quorum(committee: Committee) -> None:
+    spec = committee.spec()
+    held = await committee.voted(spec, VOTES)
+    twice = holdings_of({"ann": held["ann"]}) * 2
+    outcome = await committee.order("party-0", spec, twice)
+    assert outcome.error is not None and outcome.error.name == "SPEC_INVALID"
+    assert not outcome.released
+
+
+@pytest.mark.parametrize("wrong", ["agent", "submission"])
+async def test_contributors_that_a_party_does_not_hold_are_refused(
+    committee: Committee, wrong: str
+) -> None:
+    spec = committee.spec()
+    held = await committee.voted(spec, VOTES)
+    chosen = {"ann": held["ann"], "ben": held["ben"]}
+    chosen |= {"dan": held["cat"]} if wrong == "agent" else {"cat": os.urandom(16)}
+    for outcome in await committee.aggregate(spec, [chosen]):
+        assert outcome.error is not None and outcome.error.name == "CONTRIBUTOR_UNKNOWN"
+        assert not outcome.released
+
+
+async def test_parties_that_are_given_different_sets_release_nothing(committee: Committee) -> None:
+    spec = committee.spec()
+    held = await committee.voted(spec, VOTES)
+    first = {agent: held[agent] for agent in ("ann", "ben")}
+    other = {agent: held[agent] for agent in ("ann", "cat")}
+    outcomes = await committee.aggregate(spec, [first, other, first])
+    assert [outcome.released for outcome in outcomes] == [[], [], []]
+    errors = [outcome.error for outcome in outcomes]
+    assert all(error is not None for error in errors)
+    assert "COMMITTEE_DISAGREES" in {error.name for error in errors if error is not None}
+    # And the attempt was the round's one aggregation.
+    for outcome in await committee.aggregate(spec, [held]):
+        assert outcome.error is not None and outcome.error.name == "ROUND_AGGREGATED"
+
+
+# Submissions
+
+
+async def test_repeating_a_submission_is_harmless_and_replacing_it_is_refused(
+    committee: Committee,
+) -> None:
+    """Else an agent whose answer got lost could not try again, or could vote twice."""
+    spec = committee.spec()
+    await committee.open(spec)
+    explicit = spec.explicit_rank("ann")
+    seeded = next(p for rank, p in enumerate(committee.stubs) if rank != explicit)
+    first, share = os.urandom(16), Share(seed=os.urandom(32))
+    for _ in range(2):
+        await committee.send(spec, "ann", seeded, first, share)
+        assert await committee.holdings(spec, seeded) == {"ann": first}
+    error = await error_of(committee.send(spec, "ann", seeded, os.urandom(16), share))
+    assert error.name == "ROUND_CLOSED", error.message
+    assert await committee.holdings(spec, seeded) == {"ann": first}
+
+
+async def test_a_share_counts_for_the_agent_of_the_certificate(committee: Committee) -> None:
+    """No field names the agent, so nobody can vote for another."""
+    spec = committee.spec()
+    await committee.open(spec)
+    submission = await committee.submit(spec, "ben", VOTES["ben"])
+    assert await committee.holdings(spec) == {"ben": submission}
+    error = await error_of(
+        committee.send(spec, "eve", "party-0", os.urandom(16), Share(seed=os.urandom(32)))
+    )
+    assert error.name == "NAME_REFUSED", error.message
+    assert await committee.holdings(spec) == {"ben": submission}
+
+
+@pytest.mark.parametrize(
+    ("agent", "share", "header", "name"),
+    [
+        # ann's explicit share belongs to party 0, ben's and cat's elsewhere.
+        ("ann", Share(packed=bytes(EXPLICIT_BYTES - 1)), {}, "SHARES_MALFORMED"),
+        ("ann", Share(packed=bytes(EXPLICIT_BYTES + 1)), {}, "SHARES_MALFORMED"),
+        ("ann", Share(seed=bytes(32)), {}, "SHARES_MALFORMED"),
+        ("ben", Share(packed=bytes(EXPLICIT_BYTES)), {}, "SHARES_MALFORMED"),
+        ("ben", Share(seed=bytes(31)), {}, "SHARES_MALFORMED"),
+        ("ben", Share(seed=bytes(32)), {"submission_id": b"short"}, "SHARES_MALFORMED"),
+        ("ben", Share(seed=bytes(32)), {"spec_digest": bytes(32)}, "SPEC_MISMATCH"),
+        ("ben", Share(seed=bytes(32)), {"round_id": "elsewhere"}, "ROUND_UNKNOWN"),
+    ],
+)
+async def test_malformed_shares_are_refused_and_not_kept(
+    committee: Committee, agent: str, share: Share, header: dict[str, Any], name: str
+) -> None:
+    spec = committee.spec()
+    await committee.open(spec)
+    given = {"submission_id": os.urandom(16), **header}
+    error = await error_of(committee.send(spec, agent, "party-0", b"", share, **given))
+    assert error.name == name, error.message
+    assert await committee.holdings(spec) == {}
+
+
+async def test_an_upload_that_stops_halfway_ends_with_its_round(
+    service: Service, committee: Committee
+) -> None:
+    """Else what it has sent would take memory for as long as the agent likes."""
+    spec = committee.spec(deadline_unix_ms=int(1000 * (time.time() + 2)))
+    await committee.open(spec)
+    party = spec.parties[spec.explicit_rank("ann")]
+    header = party_pb2.SubmissionHeader(
+        round_id=spec.round_id, spec_digest=spec.digest, submission_id=bytes(16)
+    )
+    ann, server = Identity(Role.AGENT, "ann"), Identity(Role.PARTY, party)
+    async with service.channel(ann, server) as channel:
+        upload = party_pb2_grpc.PartyServiceStub(channel).SubmitShares()
+        await upload.write(party_pb2.SubmitSharesRequest(header=header, packed=b"x"))
+        error = await error_of(upload)
+    assert error.kind is ErrorKind.SHARES_MALFORMED
+
+
+async def test_nothing_is_taken_after_the_deadline(committee: Committee) -> None:
+    spec = committee.spec(deadline_unix_ms=int(1000 * (time.time() + 0.5)))
+    await committee.open(spec)
+
+    async def over() -> bool:
+        return spec.seconds_left() < 0
+
+    await until(over, "the deadline passes")
+    error = await error_of(committee.submit(spec, "ann", VOTES["ann"]))
+    assert error.name == "ROUND_CLOSED", error.message
+
+
+# Specs, and whose round it is
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"deadline_unix_ms": 1}, "SPEC_INVALID"),
+        ({"deadline_unix_ms": int(1000 * (time.time() + 10**6))}, "SPEC_INVALID"),
+        ({"dealer": "another"}, "NAME_REFUSED"),
+        ({"parties": ["party-9"]}, "NAME_REFUSED"),
+    ],
+    ids=["past", "far-away", "other-dealer", "other-committee"],
+)
+async def test_a_party_opens_no_round_that_it_can_not_vouch_for(
+    committee: Committee, changes: dict[str, Any], name: str
+) -> None:
+    error = await error_of(committee.open_at("party-0", committee.spec(**changes)))
+    assert error.name == name, error.message
+
+
+async def test_a_party_parses_the_spec_itself(committee: Committee) -> None:
+    message = common_pb2.RoundSpec.FromString(committee.spec().wire)
+    message.collusion = message.quorum
+    for wire in (b"\xff\xff", message.SerializeToString()):
+        request = party_pb2.OpenRoundRequest(spec=wire)
+        error = await error_of(committee.stubs["party-0"].OpenRound(request, timeout=SECONDS))
+        assert error.name == "SPEC_INVALID", error.message
+
+
+async def test_an_open_round_keeps_its_spec(committee: Committee) -> None:
+    spec = committee.spec()
+    await committee.open(spec)
+    softer = committee.spec(round_id=spec.round_id, quorum=1)
+    error = await error_of(committee.open_at("party-0", softer))
+    assert error.name == "SPEC_MISMATCH", error.message
+
+
+async def test_a_round_obeys_the_coordinator_that_opened_it_alone(
+    service: Service, committee: Committee
+) -> None:
+    spec = committee.spec()
+    held = await committee.voted(spec, VOTES)
+    other = Identity(Role.COORDINATOR, "usurper")
+    async with service.channel(other, Identity(Role.PARTY, "party-0")) as channel:
+        usurper = Committee(service.channel, {"party-0": party_pb2_grpc.PartyServiceStub(channel)})
+        assert (await error_of(usurper.holdings(spec))).name == "ROUND_UNKNOWN"
+        assert (await error_of(usurper.open_at("party-0", spec))).name == "SPEC_MISMATCH"
+        outcome = await usurper.aggregate_at("party-0", spec, held)
+        assert outcome.error is not None and outcome.error.name == "ROUND_UNKNOWN"
+        request = party_pb2.AbandonRoundRequest(round_id=spec.round_id)
+        await usurper.stubs["party-0"].AbandonRound(request, timeout=SECONDS)
+    assert await committee.holdings(spec) == held
+
+
+# Streams between parties
+
+
+@contextlib.asynccontextmanager
+async def answering(
+    service: Service, servicer: PeerServicer, name: str = "party-0"
+) -> AsyncIterator[grpc.aio.Channel]:
+    """A party 1 of streams only, and the channel to it of party 0 or another."""
+
+    async def nothing_to_check() -> dict[str, bool]:
+        return {}
+
+    services = [(party_pb2_grpc.add_PeerServiceServicer_to_server, servicer)]
+    credentials = service.credentials(Role.PARTY, "party-1")
+    server = rpc.Server(credentials, "127.0.0.1:0", services, nothing_to_check)
+    await server.start()
+    try:
+        caller = service.credentials(Role.PARTY, name)
+        address = f"127.0.0.1:{server.port}"
+        async with rpc.dial(caller, address, Identity(Role.PARTY, "party-1")) as channel:
+            yield channel
+    finally:
+        await server.stop()
+
+
+async def test_a_stream_counts_for_the_party_of_the_certificate(service: Service) -> None:
+    """A party from outside knows the session's id, and still is not who the session waits for."""
+    servicer = PeerServicer()
+    async with answering(service, servicer, "party-9") as channel:
+        call = party_pb2_grpc.PeerServiceStub(channel).Exchange()
+        hello = party_pb2.SessionHello(session_id="private", context=bytes(32))
+        await call.write(party_pb2.ExchangeRequest(frame=party_pb2.PeerFrame(hello=hello)))
+
+        async def arrived() -> bool:
+            return ("private", "party-9") in servicer._waiting
+
+        await until(arrived, "the stream arrives")
+        with refused(ErrorKind.DEADLINE, "Party party-0"):
+            await servicer.await_stream("private", "party-0", timeout=0.1)
+        call.cancel()
+
+
+async def test_a_peer_that_hangs_up_leaves_nothing_waiting(service: Service) -> None:
+    """A party that is hung up on again and again must not run out of places for sessions."""
+    servicer = PeerServicer()
+    async with answering(service, servicer) as channel:
+        call = party_pb2_grpc.PeerServiceStub(channel).Exchange()
+        hello = party_pb2.SessionHello(session_id="deserted", context=bytes(32))
+        frame = party_pb2.PeerFrame(hello=hello)
+        await call.write(party_pb2.ExchangeRequest(frame=frame))
+
+        async def waiting() -> bool:
+            return bool(servicer._waiting)
+
+        async def forgotten() -> bool:
+            return not servicer._waiting
+
+        await until(waiting, "the stream arrives")
+        call.cancel()
+        await until(forgotten, "the stream is forgotten")
+
+
+async def test_a_peer_that_says_nothing_is_told_so(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream without a first frame ends by itself, and not as an error of the party's own."""
+    monkeypatch.setattr(peers, "_FRAME_SECONDS", 0.2)
+    async with answering(service, PeerServicer()) as channel:
+        error = await error_of(party_pb2_grpc.PeerServiceStub(channel).Exchange())
+    assert error.name == "DEADLINE", error.message
+
+
+async def test_a_frame_that_can_not_be_read_is_the_fault_of_the_peer_that_sent_it(
+    service: Service,
+) -> None:
+    """And not of the coordinator, whose call waits for the session."""
+    servicer, pair = PeerServicer(), ["party-0", "party-1"]
+    hello = party_pb2.SessionHello(session_id="s", context=bytes(32), zero_seed=bytes(32))
+    first = party_pb2.ExchangeRequest(frame=party_pb2.PeerFrame(hello=hello))
+    async with answering(service, servicer) as channel:
+        call = channel.stream_stream("/mpcvote.v1.PeerService/Exchange")()
+        await call.write(first.SerializeToString())
+        session = await PeerChannel.open("s", bytes(32), pair, 1, {}, servicer, SECONDS)
+        await call.write(b"\xff\xff")
+        with refused(ErrorKind.PARTY_UNREACHABLE, "Party of rank 0"):
+            await asyncio.to_thread(session.exchange, b"payload")
+        session.close()
+        call.cancel()
+
+
+async def test_a_party_that_is_done_first_takes_no_frame_back(service: Service) -> None:
+    """The slower party reads its last frame after the faster one has ended the session."""
+    servicer = PeerServicer()
+    pair = ["party-0", "party-1"]
+    # More than the connection holds unread: some of it is on the way when the session ends.
+    payloads = [bytes([rank]) * (3 << 20) for rank in range(2)]
+    async with answering(service, servicer) as channel:
+
+        async def join(rank: int) -> PeerChannel:
+            return await PeerChannel.open(
+                "session", bytes(32), pair, rank, {"party-1": channel}, servicer, SECONDS
+            )
+
+        fast, slow = await asyncio.gather(join(0), join(1))
+        ending = asyncio.Event()
+        receive = slow._links[0].receive
+
+        async def late() -> party_pb2.PeerFrame | None:
+            await ending.wait()
+            return await receive()
+
+        slow._links[0].receive = late  # type: ignore[method-assign]
+
+        async def finish_first() -> Sequence[bytes]:
+            received = await asyncio.to_thread(fast.exchange, payloads[0])
+            finishing = asyncio.create_task(fast.finish())
+            # Not before what it does to end the session is on the wire.
+            await asyncio.wait({finishing}, timeout=0.05)
+            ending.set()
+            await finishing
+            fast.close()
+            return received
+
+        async def finish_last() -> Sequence[bytes]:
+            received = await asyncio.to_thread(slow.exchange, payloads[1])
+            await slow.finish()
+            slow.close()
+            return received
+
+        both = await asyncio.gather(finish_first(), finish_last())
+    assert both == [payloads] * 2

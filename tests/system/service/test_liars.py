@@ -1,0 +1,100 @@
+"""What one agent with a good certificate can't do to the others, to clients and to the service."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from aggregator.coordinator.attendance import _STREAMS_PER_AGENT
+from mpc_vote.cli.label import _show
+from mpc_vote.client import LabelResult
+from mpc_vote.errors import ErrorKind
+from mpc_vote.pki.identity import Role
+from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2
+from tests.system.service.support import (
+    SECONDS,
+    Group,
+    Service,
+    cancelled,
+    command,
+    error_of,
+    ghost,
+)
+
+# Nobody else answers such queries.
+CROWD = Group(shape=(2,), classes=11, ks={}, spread=1.0)
+HOSTILE = "[/nothing] \x1b[2J\r\n2030-01-01 00:00:00,000 WARNING forged \u202e"
+
+
+async def test_who_declines_after_all_is_not_counted_on_and_nobody_is_charged(
+    service: Service,
+) -> None:
+    before = len(service.spends())
+    async with (
+        ghost(service, "ann", classes=CROWD.classes) as ann,
+        ghost(service, "ben", classes=CROWD.classes) as ben,
+        ghost(service, "liar", classes=CROWD.classes) as liar,
+        service.client() as client,
+        cancelled(error_of(client.label(CROWD.queries(1), CROWD.plan(quorum=2)))) as asked,
+    ):
+        round_id = (await ann.announced()).round_id
+        await liar.say(prepared=agent_pb2.Prepared(round_id=round_id))
+        await liar.decline(round_id)
+        await liar.say(prepared=agent_pb2.Prepared(round_id=round_id))
+        # So that all that the liar says has been heard.
+        await asyncio.sleep(0.5)
+        await ann.say(prepared=agent_pb2.Prepared(round_id=round_id))
+        await asyncio.sleep(0.5)
+        await ben.decline(round_id)
+        error = await asyncio.wait_for(asked, SECONDS)
+    assert error.kind is ErrorKind.QUORUM_MISSED
+    assert "Nothing was spent" in error.message
+    assert len(service.spends()) == before
+
+
+async def test_a_reason_is_told_on_one_line_and_steers_no_terminal(service: Service) -> None:
+    async with (
+        ghost(service, "liar", classes=CROWD.classes) as liar,
+        service.client("reader") as client,
+        cancelled(error_of(client.label(CROWD.queries(1), CROWD.plan(quorum=1)))) as asked,
+    ):
+        await liar.decline((await liar.announced()).round_id, HOSTILE)
+        error = await asyncio.wait_for(asked, SECONDS)
+    assert error.message.isprintable() and "forged" in error.message
+    certs = ("--certs", service.certs(Role.CLIENT, "reader"))
+    address = service.cluster.coordinator_address
+    listed = await asyncio.to_thread(command, "rounds", *certs, "--coordinator", address)
+    assert listed.returncode == 0, listed.stderr
+    assert "[/nothing]" in listed.stdout and "\x1b" not in listed.stdout
+    log = (service.cluster.directory / "logs" / "coordinator.log").read_text()
+    assert "forged" in log
+    assert not re.search(r"^2030", log, re.MULTILINE)
+
+
+async def test_an_agent_holds_few_streams(service: Service) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        same = "ab" * 16
+        for _ in range(_STREAMS_PER_AGENT):
+            await stack.enter_async_context(
+                ghost(service, "liar", classes=CROWD.classes, process_id=same)
+            )
+        one_more = ghost(service, "liar", classes=CROWD.classes, process_id=same)
+        error = await error_of(stack.enter_async_context(one_more))
+        assert error.kind is ErrorKind.SERVICE_BUSY
+
+
+def test_a_reason_is_shown_as_it_is_beside_the_labels() -> None:
+    out = Console(file=io.StringIO(), width=200)
+    labels = np.zeros(1, np.int64)
+    absences = {"liar": "[/nothing]"}
+    result = LabelResult("r", labels, common_pb2.Cost(), 1, absences, ("[/warning]",), None)
+    _show(out, result, Path("labels.npy"))
+    assert isinstance(out.file, io.StringIO)
+    shown = out.file.getvalue()
+    assert "liar: [/nothing]" in shown and "warning: [/warning]" in shown

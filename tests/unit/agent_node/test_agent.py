@@ -1,0 +1,376 @@
+"""An agent alone, with a coordinator that the test plays."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import tracemalloc
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import grpc.aio
+import numpy as np
+import pytest
+
+from agent_node.agent import Agent
+from agent_node.policy import Policy
+from agent_node.settings import AgentSettings
+from agent_node.voting import Ballot, Queries
+from mpc_vote.app import config
+from mpc_vote.privacy.accountant import epsilon
+from mpc_vote.privacy.ledger import Budget, Ledger, LedgerView
+from mpc_vote.privacy.mechanisms import Level
+from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2, party_pb2
+from mpc_vote.transport import tensors
+from mpc_vote.voting import ballots
+from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.spec import MAX_ROUNDS_AT_ONCE, Spec
+from tests.security.fuzz.fakes import Channel
+from tests.system.service.committee import CLASSES, ROWS, Committee
+from tests.system.service.support import SECONDS, cancelled, until
+
+PARTIES = ("party-0", "party-1")
+_TRUSTED = "--parties=party-0=h:1,party-1=h:1"
+_COMMITTEE = Committee(dial=None, stubs=dict.fromkeys(PARTIES))  # type: ignore[arg-type]
+
+
+class _Call:
+    """A stream on which the coordinator announces rounds, and listens only when the test says."""
+
+    def __init__(self, announcements: list[bytes]) -> None:
+        self._announcements = announcements
+        self._messages = self._said()
+        self.announced = 0
+        self.listens = asyncio.Event()
+        self.heard: list[agent_pb2.AttendRequest] = []
+
+    async def write(self, message: agent_pb2.AttendRequest) -> None:
+        if not message.HasField("capabilities"):
+            await self.listens.wait()
+        self.heard.append(message)
+
+    async def read(self) -> Any:
+        return await anext(self._messages, grpc.aio.EOF)
+
+    async def _said(self) -> AsyncIterator[agent_pb2.AttendResponse]:
+        yield agent_pb2.AttendResponse(welcome=agent_pb2.Welcome())
+        for spec in self._announcements:
+            self.announced += 1
+            announcement = agent_pb2.RoundAnnouncement(spec=spec)
+            yield agent_pb2.AttendResponse(announcement=announcement)
+            await asyncio.sleep(0)
+
+    def cancel(self) -> None:
+        pass
+
+
+async def test_announcements_without_end_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond its limit an agent reads one announcement at a time, and none that it can't answer."""
+    most = MAX_ROUNDS_AT_ONCE
+    specs = [_COMMITTEE.spec() for _ in range(most + 20)]
+    call = _Call([spec.wire for spec in specs[: most + 10]] + [b"\xff"])
+    call._announcements += [spec.wire for spec in specs[most + 10 :]]
+    nobody: Any = None
+    agent = Agent("ann", nobody, nobody, agent_pb2.Capabilities(), _Channel(), {}, Path())  # type: ignore[arg-type]
+    monkeypatch.setattr(agent, "_coordinator", _Stub(call))
+
+    async def for_ever(*_: object) -> int:
+        return await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(agent, "_take_part", for_ever)
+    session = asyncio.create_task(agent._session())
+
+    async def stuck() -> bool:
+        return call.announced == most + 1
+
+    await until(stuck, "the agent waits until it is heard")
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert call.announced == most + 1
+    call.listens.set()
+    await asyncio.wait_for(session, SECONDS)
+    declined = [message.declined for message in call.heard if message.HasField("declined")]
+    (unreadable,) = (one for one in declined if not one.round_id)
+    assert unreadable.error == "SPEC_INVALID"
+    declined.remove(unreadable)
+    assert [one.round_id for one in declined] == [spec.round_id for spec in specs[most:]]
+    assert {one.error for one in declined} == {"POLICY_REFUSED"}
+
+
+class _Stub:
+    def __init__(self, call: _Call) -> None:
+        self.Attend = lambda: call
+
+
+class _Channel:
+    """A channel that nobody calls on, with certificates that stay."""
+
+    async def renewed(self) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None
+
+
+async def test_a_message_that_can_not_be_read_ends_the_session_and_not_the_agent() -> None:
+    """Over gRPC itself, which goes on after such a message."""
+    joined = 0
+
+    async def garble(requests: Any, context: Any) -> None:
+        nonlocal joined
+        joined += 1
+        await context.write(agent_pb2.AttendResponse(welcome=agent_pb2.Welcome()))
+        await context.write(None)
+        await asyncio.get_running_loop().create_future()
+
+    def encoded(message: agent_pb2.AttendResponse | None) -> bytes:
+        return b"\xff" if message is None else message.SerializeToString()
+
+    server = grpc.aio.server()
+    handlers = {
+        "Attend": grpc.stream_stream_rpc_method_handler(garble, response_serializer=encoded)
+    }
+    service = grpc.method_handlers_generic_handler("mpcvote.v1.AgentService", handlers)
+    server.add_generic_rpc_handlers((service,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    nobody: Any = None
+    channel: Any = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+    channel.renewed = asyncio.get_running_loop().create_future
+    agent = Agent("ann", nobody, nobody, agent_pb2.Capabilities(), channel, {}, Path())
+
+    async def came_back() -> bool:
+        assert not attending.done()
+        return joined == 2
+
+    try:
+        async with cancelled(agent.attend()) as attending:
+            await until(came_back, "the agent attends again")
+    finally:
+        await channel.close()
+        await server.stop(0)
+
+
+# The order of a round: nothing that depends on private data before the spend is on disk
+
+
+class _Spy:
+    """A voter that notes what the ledger's file held whenever it was asked."""
+
+    kinds = (BallotKind.ONE_HOT,)
+    k = 0
+
+    def __init__(self, ledger: Path) -> None:
+        self._ledger = ledger
+        self.asked: list[list[str]] = []
+
+    def vote(self, spec: Spec, queries: Queries) -> Ballot:
+        with LedgerView(self._ledger) as ledger:
+            self.asked.append([spend.round_id for spend in ledger.spends()])
+        return ballots.one_hot(queries[:, 0].astype(np.int64), CLASSES, spec.message.fraction_bits)
+
+
+class _Table:
+    """A real agent, ledger and policy; the test is the coordinator, and parties take anything."""
+
+    def __init__(self, folder: Path, *flags: str, rows: np.ndarray[Any, Any] | None = None) -> None:
+        self.rows = np.ones((ROWS, 2), np.float32) if rows is None else rows
+        self.said: asyncio.Queue[Any] = asyncio.Queue()
+        self.heard: asyncio.Queue[agent_pb2.AttendRequest] = asyncio.Queue()
+        self.fetched = 0
+        self.uploads = 0
+        self.path = folder / "ledger.db"
+        self.voter = _Spy(self.path)
+        required = ("--certs=x", "--data=x", "--data-dir=x", "--coordinator=h:1", _TRUSTED)
+        lenient = ("--min-quorum=1", "--min-collusion=0", "--budget-instance=inf")
+        settings = config.load(AgentSettings, [*required, *lenient, *flags])
+        budget = Budget(None, settings.budget_instance, settings.delta)
+        self.ledger = Ledger(self.path, budget)
+        offer = agent_pb2.Capabilities(
+            classes=CLASSES,
+            query_dtype=tensors.dtype_code(self.rows.dtype),
+            query_shape=self.rows.shape[1:],
+            ballots=[common_pb2.BALLOT_KIND_ONE_HOT],
+        )
+        coordinator: Any = Channel({"Attend": lambda: self, "FetchQueries": self._fetch})
+        coordinator.renewed = asyncio.get_running_loop().create_future
+        party: Any = Channel({"SubmitShares": self._submit, "Check": _serving})
+        policy = Policy("ann", settings, self.ledger)
+        parties = dict.fromkeys(PARTIES, party)
+        self.agent = Agent("ann", policy, self.voter, offer, coordinator, parties, folder)
+
+    def announce(self, **changes: Any) -> str:
+        """Tells the agent of a round on the rows."""
+        shape, digest = self.rows.shape[2:], tensors.digest_of(self.rows)
+        spec = _COMMITTEE.spec(queries_digest=digest, query_shape=shape, **changes)
+        announcement = agent_pb2.RoundAnnouncement(spec=spec.wire)
+        self.said.put_nowait(agent_pb2.AttendResponse(announcement=announcement))
+        return spec.round_id
+
+    def go(self, round_id: str) -> None:
+        self.said.put_nowait(agent_pb2.AttendResponse(go=agent_pb2.Go(round_id=round_id)))
+
+    def close(self, round_id: str) -> None:
+        closed = agent_pb2.Closed(round_id=round_id)
+        self.said.put_nowait(agent_pb2.AttendResponse(closed=closed))
+
+    async def answer(self) -> agent_pb2.AttendRequest:
+        """What the agent says next."""
+        return await asyncio.wait_for(self.heard.get(), SECONDS)
+
+    def spent(self) -> list[str]:
+        return [spend.round_id for spend in self.ledger.spends()]
+
+    # The agent's stream, as gRPC has it.
+
+    async def write(self, message: agent_pb2.AttendRequest) -> None:
+        self.heard.put_nowait(message)
+
+    async def read(self) -> Any:
+        return await self.said.get()
+
+    def cancel(self) -> None:
+        pass
+
+    async def _fetch(self, *_: Any, **__: Any) -> AsyncIterator[agent_pb2.FetchQueriesResponse]:
+        self.fetched += 1
+        for tensor in tensors.chunks(self.rows):
+            yield agent_pb2.FetchQueriesResponse(queries=tensor)
+
+    async def _submit(self, requests: Any, **_: Any) -> party_pb2.SubmitSharesResponse:
+        async for _ in requests:
+            pass
+        self.uploads += 1
+        return party_pb2.SubmitSharesResponse()
+
+
+async def _serving(*_: Any, **__: Any) -> Any:
+    return SimpleNamespace(status=1)
+
+
+@contextlib.asynccontextmanager
+async def _seated(
+    folder: Path, *flags: str, rows: np.ndarray[Any, Any] | None = None
+) -> AsyncIterator[_Table]:
+    """An agent that attends inside."""
+    table = _Table(folder, *flags, rows=rows)
+    table.said.put_nowait(agent_pb2.AttendResponse(welcome=agent_pb2.Welcome()))
+    async with cancelled(table.agent._session()):
+        assert (await table.answer()).HasField("capabilities")
+        yield table
+    table.ledger.close()
+
+
+async def test_nobody_asks_the_voter_before_the_spend_is_on_disk(tmp_path: Path) -> None:
+    async with _seated(tmp_path) as table:
+        round_id = table.announce()
+        assert (await table.answer()).prepared.round_id == round_id
+        assert table.voter.asked == [] and table.spent() == []
+        table.go(round_id)
+        assert (await table.answer()).submitted.round_id == round_id
+        assert table.voter.asked == [[round_id]]
+        assert table.uploads == len(PARTIES)
+
+
+async def test_rounds_that_never_start_time_no_vote_and_cost_nothing(tmp_path: Path) -> None:
+    async with _seated(tmp_path) as table:
+        for _ in range(3):
+            round_id = table.announce()
+            assert (await table.answer()).prepared.round_id == round_id
+            table.close(round_id)
+            assert (await table.answer()).declined.error == "ROUND_CLOSED"
+        assert table.voter.asked == [] and table.spent() == []
+
+
+async def test_a_round_over_the_budget_is_declined_before_its_queries_are_fetched(
+    tmp_path: Path,
+) -> None:
+    async with _seated(tmp_path, "--budget-instance=1e-9") as table:
+        table.announce()
+        assert (await table.answer()).declined.error == "BUDGET_EXHAUSTED"
+        assert table.fetched == 0
+        assert table.voter.asked == [] and table.spent() == []
+
+
+async def test_rounds_under_way_are_kept_apart_from_the_budget_before_they_are_fetched(
+    tmp_path: Path,
+) -> None:
+    """Two rounds that fit one by one: the second is declined while the first may still start."""
+    limit = 1.01 * epsilon([_COMMITTEE.spec(sigma=1.0).mechanism], Level.INSTANCE, 1e-3)
+    async with _seated(tmp_path, f"--budget-instance={limit}") as table:
+        first = table.announce(sigma=1.0)
+        assert (await table.answer()).prepared.round_id == first
+        table.announce(sigma=1.0)
+        assert (await table.answer()).declined.error == "BUDGET_EXHAUSTED"
+        assert table.fetched == 1
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+async def test_queries_that_can_not_be_voted_on_are_refused_uncharged(
+    tmp_path: Path, bad: float
+) -> None:
+    rows = np.ones((ROWS, 2), np.float32)
+    rows[-1, 1] = bad
+    async with _seated(tmp_path, rows=rows) as table:
+        table.announce()
+        declined = (await table.answer()).declined
+        assert declined.error == "QUERIES_NOT_FINITE" and f"Query {ROWS - 1} " in declined.reason
+        assert table.voter.asked == [] and table.spent() == []
+
+
+async def test_rounds_that_wait_for_their_start_hold_no_queries_in_memory(tmp_path: Path) -> None:
+    rows = np.ones((ROWS, 2, 100_000), np.float32)
+    async with _seated(tmp_path, rows=rows) as table:
+        tracemalloc.start()
+        try:
+            for _ in range(3):
+                round_id = table.announce()
+                assert (await table.answer()).prepared.round_id == round_id
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert table.fetched == 3
+    assert held < rows.nbytes
+
+
+async def test_a_coordinator_that_hangs_up_after_go_has_one_vote_at_a_time(tmp_path: Path) -> None:
+    """A vote goes on in its thread: the next one, with its batch, waits until it has ended."""
+    async with _seated(tmp_path) as table:
+        voting, released = threading.Event(), threading.Event()
+        vote, at_once = table.voter.vote, 0
+
+        def slow(spec: Spec, queries: Queries) -> Ballot:
+            nonlocal at_once
+            at_once += 1
+            assert at_once == 1
+            voting.set()
+            assert released.wait(SECONDS)
+            at_once -= 1
+            return vote(spec, queries)
+
+        table.voter.vote = slow  # type: ignore[method-assign]
+        first = table.announce()
+        assert (await table.answer()).prepared.round_id == first
+        table.go(first)
+        await asyncio.to_thread(voting.wait, SECONDS)
+        table.said.put_nowait(grpc.aio.EOF)
+
+        async def hung_up() -> bool:
+            return not (await table.agent.health())["mpcvote.v1.AgentService"]
+
+        await until(hung_up, "the agent knows that nobody listens")
+        table.said.put_nowait(agent_pb2.AttendResponse(welcome=agent_pb2.Welcome()))
+        async with cancelled(table.agent._session()):
+            assert (await table.answer()).HasField("capabilities")
+            second = table.announce()
+            assert (await table.answer()).prepared.round_id == second
+            table.go(second)
+            for _ in range(100):
+                await asyncio.sleep(0.001)
+            assert table.spent() == [first]
+            released.set()
+            assert (await table.answer()).submitted.round_id == second
+        assert table.spent() == [first, second]

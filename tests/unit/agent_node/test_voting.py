@@ -1,0 +1,87 @@
+"""What an agent refuses before its voter is asked at all: numbers that no distance has room for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import grpc.aio
+import numpy as np
+import pytest
+
+from agent_node.agent import Agent
+from agent_node.batch import Batch
+from agent_node.settings import AgentSettings
+from agent_node.voting import prepare
+from mpc_vote.app import config
+from mpc_vote.data.dataset import Dataset
+from mpc_vote.data.partition import save_part
+from mpc_vote.errors import ErrorKind, VoteError
+from mpc_vote.proto.mpcvote.v1 import agent_pb2
+from mpc_vote.simulation.vote import simulated_spec
+from mpc_vote.transport import tensors
+from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.spec import Spec
+
+
+@pytest.mark.parametrize("size", [2e12, -1e19])
+def test_private_points_that_no_distance_has_room_for_are_refused(
+    size: float, tmp_path: Path
+) -> None:
+    points = np.full((3, 2), -tensors.MAX_SIZE, np.float32)
+    path = tmp_path / "part.npz"
+    settings = config.load(
+        AgentSettings,
+        [
+            f"--certs={tmp_path}",
+            f"--data={path}",
+            f"--data-dir={tmp_path}",
+            "--coordinator=localhost:1",
+            "--parties=a=localhost:2,b=localhost:3",
+        ],
+    )
+    save_part(path, Dataset("part", points, np.array([0, 1, 1]), 2))
+    prepare(settings, "agent-1")
+    points[2, 1] = size
+    save_part(path, Dataset("part", points, np.array([0, 1, 1]), 2))
+    with pytest.raises(ValueError, match="numbers beyond 1e"):
+        prepare(settings, "agent-1")
+
+
+@pytest.mark.parametrize(
+    ("size", "kind"),
+    [
+        (1e19, ErrorKind.QUERIES_RANGE),
+        (-3e38, ErrorKind.QUERIES_RANGE),
+        (np.inf, ErrorKind.QUERIES_NOT_FINITE),
+    ],
+)
+async def test_a_coordinator_that_lets_huge_queries_pass_is_refused(
+    size: float, kind: ErrorKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries = np.array([[0.0], [size]], np.float32)
+    message = simulated_spec(BallotKind.ONE_HOT, 2, 2, {"ann": 0}, 1.0).message
+    message.queries_digest = tensors.digest_of(queries)
+    message.deadline_unix_ms = 2**42
+
+    async def sent(*_: Any, **__: Any) -> AsyncIterator[agent_pb2.FetchQueriesResponse]:
+        yield agent_pb2.FetchQueriesResponse(queries=tensors.to_tensor(queries))
+
+    nobody: Any = None
+    async with grpc.aio.insecure_channel("localhost:1") as channel:
+        agent = Agent(
+            "ann",
+            nobody,
+            nobody,
+            agent_pb2.Capabilities(),
+            channel,  # type: ignore[arg-type]
+            {},
+            tmp_path,
+        )
+        monkeypatch.setattr(agent, "_coordinator", SimpleNamespace(FetchQueries=sent))
+        spec = Spec.seal(message)
+        with Batch.opened(spec, tmp_path) as batch, pytest.raises(VoteError) as caught:
+            await agent._fetch(spec, batch)
+    assert caught.value.kind is kind

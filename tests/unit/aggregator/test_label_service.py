@@ -1,0 +1,113 @@
+"""The clients' service alone: clients that hang up, and clients that upload slowly."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aggregator.coordinator.archive import Archive, RoundRecord
+from aggregator.coordinator.label_service import LabelServicer
+from mpc_vote.errors import ErrorKind
+from mpc_vote.proto.mpcvote.v1 import label_pb2
+from mpc_vote.transport import tensors
+from mpc_vote.voting.spec import Spec
+from tests.security.fuzz.decoders import ROUND, spec_message
+from tests.system.service.support import SECONDS, refused
+
+
+async def _messages(request_id: str = "") -> AsyncIterator[label_pb2.RequestLabelsRequest]:
+    rows = tensors.to_tensor(np.zeros((1, 2), np.float32))
+    plan = label_pb2.LabelPlan(classes=3, request_id=request_id)
+    yield label_pb2.RequestLabelsRequest(plan=plan, queries=rows)
+
+
+async def test_a_round_that_is_being_opened_when_the_service_stops_is_ended_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its client has hung up meanwhile, so nobody else could end it."""
+    nothing: Any = None
+    labels = LabelServicer(nothing, nothing, nothing, nothing, nothing, nothing, 4)
+    opening, opened = asyncio.Event(), asyncio.Event()
+    runs: list[asyncio.Task[Any]] = []
+
+    async def start(*_: object) -> Any:
+        opening.set()
+        await opened.wait()
+        runs.append(asyncio.create_task(asyncio.Event().wait()))
+        labels._open["round"] = (nothing, runs[0])
+
+    monkeypatch.setattr(labels, "_start", start)
+    client = asyncio.create_task(labels._find("client", _messages()))
+    await asyncio.wait_for(opening.wait(), SECONDS)
+    client.cancel()
+    stopping = asyncio.create_task(labels.stop())
+    await asyncio.wait([client])
+    assert client.cancelled() and not stopping.done()
+    opened.set()
+    await asyncio.wait_for(stopping, SECONDS)
+    assert runs[0].cancelled()
+
+
+async def test_a_client_that_hangs_up_and_asks_again_joins_the_round_that_is_being_opened(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Told that its request id is taken it would choose another, and be charged twice."""
+    nothing: Any = None
+    archive = Archive(tmp_path)
+    labels = LabelServicer(archive, nothing, nothing, nothing, nothing, nothing, 4)
+    opening, opened = asyncio.Event(), asyncio.Event()
+
+    async def start(client: str, plan: Any, queries: Any, fingerprint: bytes) -> Any:
+        opening.set()
+        await opened.wait()
+        spec = Spec.seal(spec_message())
+        archive.open_round(client, plan.request_id, fingerprint, spec, queries)
+
+    monkeypatch.setattr(labels, "_start", start)
+    first = asyncio.create_task(labels._find("client", _messages("mine")))
+    await asyncio.wait_for(opening.wait(), SECONDS)
+    first.cancel()
+    await asyncio.wait([first])
+    again = asyncio.create_task(labels._find("client", _messages("mine")))
+    await asyncio.sleep(0.05)
+    opened.set()
+    joined = await asyncio.wait_for(again, SECONDS)
+    assert isinstance(joined, RoundRecord) and joined.round_id == ROUND
+    archive.close()
+
+
+async def test_who_uploads_again_does_not_pass_those_that_wait_to_upload() -> None:
+    nothing: Any = None
+    labels = LabelServicer(nothing, nothing, nothing, nothing, nothing, nothing, 4)
+
+    async def upload(client: str) -> asyncio.Task[Any]:
+        """An upload without end, or why there is none."""
+        begun = asyncio.Event()
+
+        async def endless() -> AsyncIterator[label_pb2.RequestLabelsRequest]:
+            yield label_pb2.RequestLabelsRequest(plan=label_pb2.LabelPlan(classes=3))
+            begun.set()
+            await asyncio.Event().wait()
+
+        task = asyncio.create_task(labels._find(client, endless()))
+        await asyncio.wait([task, asyncio.create_task(begun.wait())], return_when="FIRST_COMPLETED")
+        if task.done():
+            task.result()
+        return task
+
+    uploads = [await upload(client) for client in ["slow"] * 4 + ["slower"] * 4]
+    with refused(ErrorKind.SERVICE_BUSY):
+        await upload("patient")
+    uploads[-1].cancel()
+    await asyncio.wait([uploads.pop()])
+    with refused(ErrorKind.SERVICE_BUSY):
+        await upload("slower")
+    uploads.append(await upload("patient"))
+    for task in uploads:
+        task.cancel()
+    await asyncio.wait(uploads)

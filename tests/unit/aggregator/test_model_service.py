@@ -1,0 +1,89 @@
+"""What the service learns from, chosen before anything is read into memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aggregator.coordinator import model_service
+from aggregator.coordinator.archive import Archive
+from aggregator.coordinator.model_service import ModelServicer
+from mpc_vote.errors import ErrorKind
+from mpc_vote.pki.identity import Identity, Role
+from mpc_vote.proto.mpcvote.v1 import label_pb2, model_pb2
+from mpc_vote.transport import rpc, tensors
+from mpc_vote.voting.spec import Spec
+from tests.security.fuzz.decoders import spec_message
+from tests.system.service.support import SECONDS, refused
+
+ROWS, WIDTH = 5, 2
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Archive:
+    """Three complete rounds of one client, and one of another."""
+    made = Archive(tmp_path)
+    for number, client in enumerate(["client"] * 3 + ["other"]):
+        spec = Spec.seal(spec_message(round_id=f"round-{number}"))
+        made.open_round(client, "", b"", spec, np.zeros((ROWS, WIDTH), np.float32))
+        labels = np.full(ROWS, number, np.uint32)
+        made.complete_round(label_pb2.RoundCompleted(round_id=spec.round_id), labels)
+    return made
+
+
+def test_no_more_is_learnt_from_than_fits(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client may have any number of rounds, and leave it to the service which to take."""
+    service = ModelServicer(archive, 1e-3)
+    monkeypatch.setattr(model_service, "_MAX_BYTES", 2 * ROWS * WIDTH * 4)
+    for wanted in ([], ["round-0", "round-1", "round-2"]):
+        with refused(ErrorKind.ROUNDS_TOO_LARGE, "120 bytes as float32"):
+            service._rounds("client", wanted)
+    assert len(service._rounds("client", ["round-2", "round-0"])) == 2
+
+
+async def _train(
+    service: ModelServicer, client: str, messages: AsyncIterator[model_pb2.TrainRequest]
+) -> None:
+    """Asks for a model in a client's name."""
+    rpc._caller.set(Identity(Role.CLIENT, client))
+    unguarded: Any = ModelServicer.Train
+    async for _ in unguarded.__wrapped__(service, messages, None):
+        pass
+
+
+async def _misfits() -> AsyncIterator[model_pb2.TrainRequest]:
+    rows = tensors.to_tensor(np.zeros((1, WIDTH + 1), np.float32))
+    yield model_pb2.TrainRequest(unlabelled=rows)
+
+
+async def test_who_uploads_without_end_does_not_pass_those_that_wait(archive: Archive) -> None:
+    service, begun = ModelServicer(archive, 1e-3), asyncio.Event()
+
+    async def endless() -> AsyncIterator[model_pb2.TrainRequest]:
+        yield model_pb2.TrainRequest()
+        begun.set()
+        await asyncio.Event().wait()
+
+    upload = asyncio.create_task(_train(service, "client", endless()))
+    await asyncio.wait_for(begun.wait(), SECONDS)
+    with refused(ErrorKind.TRAINING_BUSY):
+        await _train(service, "other", _misfits())
+    upload.cancel()
+    await asyncio.wait([upload])
+    with refused(ErrorKind.TRAINING_BUSY):
+        await _train(service, "client", endless())
+    with refused(ErrorKind.QUERIES_SHAPE):
+        await _train(service, "other", _misfits())
+
+
+def test_rounds_are_listed_without_their_labels(archive: Archive) -> None:
+    rounds = archive.rounds("client")
+    assert [record.labels for record in rounds] == [None] * 3
+    assert archive.labels([rounds[2], rounds[0]]).tolist() == [2] * ROWS + [0] * ROWS

@@ -1,0 +1,233 @@
+"""A round at the coordinator, whose agents have all voted and whose parties say what they like.
+
+Invariants: a party that says nonsense fails the round, and takes no more of the coordinator's
+memory than one that doesn't; nobody is told to ask again, and so to pay again, once a round was
+charged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import numpy as np
+import pytest
+
+from aggregator.coordinator.archive import Archive
+from aggregator.coordinator.attendance import Attendance, Ballots
+from aggregator.coordinator.rounds import Round, RoundRunner
+from mpc_vote.errors import ErrorKind, VoteError
+from mpc_vote.privacy.ledger import Ledger
+from mpc_vote.proto.mpcvote.v1 import common_pb2, party_pb2
+from mpc_vote.voting.spec import Spec
+from tests.security.fuzz.fakes import Channel, Stream
+
+PARTIES = ("party-0", "party-1", "party-2")
+AGENTS = ("ann", "ben", "cat")
+
+Answers = Callable[[Spec], Sequence[party_pb2.AggregateResponse]]
+
+
+def spec_of(**changes: Any) -> Spec:
+    message = common_pb2.RoundSpec(
+        round_id="round",
+        queries_digest=bytes(32),
+        queries=5,
+        query_dtype=common_pb2.DTYPE_FLOAT32,
+        query_shape=[2],
+        classes=3,
+        ballot=common_pb2.BALLOT_KIND_ONE_HOT,
+        fraction_bits=4,
+        sigma=1.0,
+        roster=[common_pb2.RosterEntry(agent=agent) for agent in AGENTS],
+        quorum=2,
+        parties=PARTIES,
+        dealer="dealer",
+        engine=common_pb2.ENGINE_TABLE,
+        ring_bits=13,
+        deadline_unix_ms=int(1000 * (time.time() + 60)),
+    )
+    message.MergeFrom(common_pb2.RoundSpec(**changes))
+    return Spec.seal(message)
+
+
+def shares(offset: int, rows: int) -> party_pb2.AggregateResponse:
+    given = party_pb2.LabelShares(offset=offset, shares=bytes(2 * rows))
+    return party_pb2.AggregateResponse(shares=given)
+
+
+STATISTICS = party_pb2.AggregateResponse(
+    statistics=party_pb2.AggregateStatistics(rounds=3, seconds=0.1)
+)
+
+
+def honest(spec: Spec) -> list[party_pb2.AggregateResponse]:
+    step = spec.engine.block_rows(spec.row_classes)
+    starts = range(0, spec.rows, step)
+    return [*(shares(start, min(step, spec.rows - start)) for start in starts), STATISTICS]
+
+
+class Voted(Attendance):
+    """All agents have answered as soon as they are asked."""
+
+    @contextlib.contextmanager
+    def announce(self, spec: Spec, queries: Path) -> Iterator[Ballots]:
+        with super().announce(spec, queries) as ballots:
+            ballots.prepared.update(spec.roster)
+            ballots.submitted.update(dict.fromkeys(spec.roster, 1))
+            yield ballots
+
+
+def party(spec: Spec, **answers: Callable[..., Any]) -> Any:
+    """A party that is honest but for these answers."""
+
+    async def opened(*_: Any, **__: Any) -> Any:
+        return party_pb2.OpenRoundResponse(spec_digest=spec.digest)
+
+    async def held(*_: Any, **__: Any) -> Any:
+        holdings = [party_pb2.Holding(agent=agent, submission_id=b"1") for agent in AGENTS]
+        return party_pb2.ListHoldingsResponse(holdings=holdings)
+
+    async def abandoned(*_: Any, **__: Any) -> Any:
+        return party_pb2.AbandonRoundResponse()
+
+    def counted(*_: Any, **__: Any) -> Any:
+        return Stream(honest(spec))
+
+    own = {"OpenRound": opened, "ListHoldings": held, "AbandonRound": abandoned}
+    return Channel({**own, "Aggregate": counted, **answers})
+
+
+async def run(spec: Spec, last: Any, directory: Path) -> tuple[Round, int]:
+    """A round with this last party, and how often it was charged."""
+    with (
+        contextlib.closing(Archive(directory)) as archive,
+        contextlib.closing(Ledger(directory / "ledger.db", None)) as ledger,
+    ):
+        archive.open_round("client", "", b"", spec, np.zeros((spec.message.queries, 2), np.float32))
+        parties: Any = {name: party(spec) for name in PARTIES[:-1]} | {PARTIES[-1]: last}
+        round_ = Round(spec, 1e-3)
+        await RoundRunner(archive, ledger, Voted(archive), parties, 30.0).run(round_)
+        return round_, len(ledger.spends())
+
+
+def counting(answers: Answers) -> Callable[[Spec], Any]:
+    """A party that gives these label shares and statistics."""
+    return lambda spec: party(spec, Aggregate=lambda *_, **__: Stream(answers(spec)))
+
+
+@pytest.mark.parametrize(("queries", "classes", "blocks"), [(5, 3, 1), (4_000, 50, 3)])
+async def test_a_round_with_honest_parties_completes(
+    queries: int, classes: int, blocks: int, tmp_path: Path
+) -> None:
+    spec = spec_of(queries=queries, classes=classes)
+    assert len(honest(spec)) == blocks + 1
+    round_, charges = await run(spec, party(spec), tmp_path)
+    assert round_.error is None and round_.labels is not None, round_.error
+    assert round_.labels.size == spec.rows and charges == 1
+
+
+@pytest.mark.parametrize(
+    ("answers", "why"),
+    [
+        (lambda spec: [shares(0, 0)] * 5_000 + honest(spec), "out of place"),
+        (lambda spec: [*honest(spec)[:-1], *[shares(5, 0)] * 5_000, STATISTICS], "out of place"),
+        (lambda spec: [*(shares(row, 1) for row in range(5)), STATISTICS], "out of place"),
+        (lambda spec: [shares(0, 5), shares(0, 5), STATISTICS], "out of place"),
+        (lambda spec: [shares(0, 6), STATISTICS], "out of place"),
+        (lambda spec: [shares(1, 4), shares(0, 1), STATISTICS], "out of place"),
+        (lambda spec: [*honest(spec), *[STATISTICS] * 5_000], "says more"),
+        (lambda spec: [STATISTICS], "missing"),
+        (lambda spec: honest(spec)[:-1], "missing"),
+    ],
+    ids=[
+        "empty before",
+        "empty after",
+        "row by row",
+        "twice",
+        "too many",
+        "out of order",
+        "statistics again and again",
+        "none",
+        "no statistics",
+    ],
+)
+async def test_label_shares_come_once_and_in_the_blocks_that_they_are_computed_in(
+    answers: Answers, why: str, tmp_path: Path
+) -> None:
+    """Each message makes news that is kept for the round's clients: a party must not send as many
+    as it likes."""
+    spec = spec_of()
+    round_, _ = await run(spec, counting(answers)(spec), tmp_path)
+    assert round_.error is not None and round_.error.name == "ROUND_FAILED"
+    assert "party party-2: " in round_.error.message and why in round_.error.message
+    assert len(round_.events) < 20
+
+
+async def test_a_party_holds_no_more_shares_than_there_are_agents(tmp_path: Path) -> None:
+    async def held(*_: Any, **__: Any) -> Any:
+        ids = [bytes([number]) for number in range(4)]
+        holdings = [party_pb2.Holding(agent=AGENTS[0], submission_id=one) for one in ids]
+        return party_pb2.ListHoldingsResponse(holdings=holdings)
+
+    spec = spec_of()
+    round_, _ = await run(spec, party(spec, ListHoldings=held), tmp_path)
+    assert round_.error is not None and "party party-2: it holds more" in round_.error.message
+
+
+def busy(*_: Any, **__: Any) -> Any:
+    """A party that says it has no room, and to come again at once."""
+    error = VoteError(ErrorKind.SERVICE_BUSY, got=1, retry_after=0.0)
+    metadata = grpc.aio.Metadata(*error.trailing_metadata())
+    raise grpc.aio.AioRpcError(error.kind.status, grpc.aio.Metadata(), metadata, error.message)
+
+
+@pytest.mark.parametrize(("call", "charged"), [("OpenRound", False), ("Aggregate", True)])
+async def test_nobody_is_told_to_ask_again_once_a_round_is_charged(
+    call: str, charged: bool, tmp_path: Path
+) -> None:
+    """Clients do so by themselves, and each time would cost an epsilon."""
+
+    async def refused(*_: Any, **__: Any) -> Any:
+        busy()
+
+    answer = {"OpenRound": refused, "Aggregate": lambda *_, **__: Stream([], busy)}[call]
+    spec = spec_of()
+    round_, charges = await run(spec, party(spec, **{call: answer}), tmp_path)
+    assert round_.error is not None and round_.error.name == "SERVICE_BUSY", round_.error
+    assert charges == charged
+    assert round_.error.retry_after == (None if charged else 0.0)
+    # Else a failure would look as if it were free.
+    assert ("stays charged" in str(round_.error)) == charged
+    assert round_.error.message.startswith("Party party-2 says: ")
+
+
+@pytest.mark.parametrize(
+    ("shift", "told"), [(0, []), (3, []), (None, ["abandoned"])], ids=["right", "range", "missing"]
+)
+async def test_parties_do_not_hear_whether_labels_were_out_of_range(
+    shift: int | None, told: list[str], tmp_path: Path
+) -> None:
+    """A party alone would else read a label of another's round: it adds to its share, and learns
+    whether the sum is still a class."""
+    heard: list[str] = []
+
+    async def abandoned(*_: Any, **__: Any) -> Any:
+        heard.append("abandoned")
+        return party_pb2.AbandonRoundResponse()
+
+    def counted(*_: Any, **__: Any) -> Any:
+        words = np.full(5, shift or 0, "<u2").tobytes()
+        given = party_pb2.AggregateResponse(shares=party_pb2.LabelShares(shares=words))
+        return Stream([STATISTICS] if shift is None else [given, STATISTICS])
+
+    spec = spec_of()
+    last = party(spec, Aggregate=counted, AbandonRound=abandoned)
+    round_, _ = await run(spec, last, tmp_path)
+    assert (round_.error is None) == (shift == 0), round_.error
+    assert heard == told

@@ -1,0 +1,95 @@
+"""How commands run as processes. Invariant: what a role holds in memory is in no core file."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from mpc_vote.app.process import LineFormatter
+from mpc_vote.testbed.cluster import Cluster
+from tests.system.service.support import until
+
+ALLOW = """
+import os, resource, sys
+os.chdir(sys.argv[1])
+most = resource.getrlimit(resource.RLIMIT_CORE)[1]
+if most == 0:
+    sys.exit()
+resource.setrlimit(resource.RLIMIT_CORE, (most, most))
+"""
+FORBID = """
+from mpc_vote import process
+process.leave_no_core()
+"""
+DIE = """
+os.kill(os.getpid(), int(sys.argv[2]))
+"""
+
+
+def dumps(code: str, number: int, folder: Path) -> bool:
+    """Whether the kernel made a core of a process that allows it, runs the code and then dies."""
+    arguments = [sys.executable, "-c", ALLOW + code + DIE, str(folder), str(number)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    # Not by `subprocess`, which does not tell about the core.
+    child = os.posix_spawn(sys.executable, arguments, environment)
+    _, status = os.waitpid(child, 0)
+    if os.WIFEXITED(status):
+        assert os.WEXITSTATUS(status) == 0
+        pytest.skip("this user may not allow core files")
+    assert os.WTERMSIG(status) == number
+    return os.WCOREDUMP(status)
+
+
+@pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGSEGV, signal.SIGQUIT])
+def test_no_core_is_left_where_cores_are_allowed(tmp_path: Path, number: signal.Signals) -> None:
+    assert not dumps(FORBID, number, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_core_would_be_left_otherwise(tmp_path: Path) -> None:
+    """Else the test above shows nothing."""
+    if not dumps("", signal.SIGABRT, tmp_path):
+        pytest.skip("this machine writes no core files")
+
+
+def test_a_role_starts_where_the_system_allows_no_core_at_all(tmp_path: Path) -> None:
+    forbidden = "import resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0))"
+    assert not dumps(forbidden + FORBID, signal.SIGABRT, tmp_path)
+
+
+async def test_every_role_allows_no_core(tmp_path: Path) -> None:
+    """The dealer stands for all: they start by the same function."""
+    cluster = Cluster(tmp_path, 2, {})
+    cluster.issue()
+    cluster.start_dealer()
+    child = cluster.children["dealer"]
+    try:
+
+        async def serves() -> bool:
+            cluster.check()
+            return "serves on port" in child.log.read_text()
+
+        await until(serves, "the dealer serves")
+        allowed, _ = resource.prlimit(child.process.pid, resource.RLIMIT_CORE)
+        assert allowed <= 1 and allowed != resource.RLIM_INFINITY
+    finally:
+        cluster.stop()
+
+
+def test_a_record_is_one_line_of_the_log_and_a_traceback_keeps_its_own() -> None:
+    formatter = LineFormatter("%(levelname)s %(message)s")
+    forged = "gone\nINFO round 1: voted\x1b[2J"
+    try:
+        raise ValueError("no")
+    except ValueError:
+        told = sys.exc_info()
+    record = logging.LogRecord("", logging.WARNING, "", 0, "not attending: %s", (forged,), told)
+    lines = formatter.format(record).splitlines()
+    assert lines[0] == r"WARNING not attending: gone\nINFO round 1: voted\x1b[2J"
+    assert lines[1].startswith("Traceback") and lines[-1] == "ValueError: no"

@@ -1,0 +1,180 @@
+"""`secure_argmax` in place of CrypTen's: in a session of ours, and in a plain CrypTen process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mpc_vote.argmax import argmax_plan, integer_tensor, secure_argmax
+from mpc_vote.argmax.crypten import binding as binding
+from mpc_vote.mpc.channel import Channel
+from mpc_vote.mpc.in_process import run_committee
+from mpc_vote.mpc.preprocessing import Item, Material
+from mpc_vote.mpc.prg import SeedStream, new_seed
+from mpc_vote.testbed.cluster import free_ports
+
+# Runs in a process of its own, since this one has CrypTen bound to our sessions.
+PLAIN = """
+import json, sys
+import torch
+from mpc_vote.compat import import_crypten
+crypten = import_crypten()
+crypten.init()
+torch.set_num_threads(1)
+from mpc_vote.argmax import integer_tensor, secure_argmax
+from mpc_vote.argmax.drop_in import _BINDING
+values = torch.tensor(json.loads(sys.argv[1]))
+x = integer_tensor(values, src=0)
+seen = []
+for dim in (None, 0, 1, 2, -1):
+    for one_hot in (True, False):
+        for keepdim in (True, False):
+            given = dict(dim=dim, keepdim=keepdim, one_hot=one_hot)
+            ours = secure_argmax(x, **given)
+            seen.append([given, ours.get_plain_text().tolist(), list(ours.shape),
+                         list(x.argmax(**given).shape)])
+try:
+    secure_argmax(crypten.cryptensor(torch.tensor([1, 20000])), dim=0)
+except ValueError as error:
+    seen.append([str(error), _BINDING in sys.modules])
+print(json.dumps(seen))
+"""
+
+
+def expected(values: np.ndarray, dim: int | None, keepdim: bool, one_hot: bool) -> np.ndarray:
+    if not one_hot:
+        return np.argmax(values, axis=dim, keepdims=keepdim and dim is not None)
+    hot = np.zeros_like(values)
+    if dim is None:
+        hot.reshape(-1)[values.argmax()] = 1
+    else:
+        np.put_along_axis(hot, np.argmax(values, axis=dim, keepdims=True), 1, axis=dim)
+    return hot
+
+
+@pytest.mark.parametrize("parties", [1, 3])
+def test_any_crypten_process_can_call_it(parties: int) -> None:
+    values = np.random.default_rng(5).integers(-3, 4, size=(4, 3, 5))
+    port = free_ports(1)[0]
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", PLAIN, json.dumps(values.tolist())],
+            env={
+                **os.environ,
+                "RANK": str(rank),
+                "WORLD_SIZE": str(parties),
+                "RENDEZVOUS": f"tcp://127.0.0.1:{port}",
+                "DISTRIBUTED_BACKEND": "gloo",
+                "GLOO_SOCKET_IFNAME": "lo",
+                "OMP_NUM_THREADS": "1",
+            },
+            stdout=subprocess.PIPE,
+        )
+        for rank in range(parties)
+    ]
+    try:
+        outputs = [child.communicate(timeout=90)[0] for child in children]
+    finally:
+        for child in children:
+            child.kill()
+    for output in outputs:
+        *cases, refusal = json.loads(output.splitlines()[-1])
+        assert len(cases) == 20
+        for given, got, shape, stock_shape in cases:
+            want = expected(values, **given)
+            assert shape == stock_shape == list(want.shape), given
+            assert np.array_equal(np.array(got), want), given
+        assert "in fixed point: share integers with integer_tensor" in refusal[0]
+        assert refusal[1] is False
+
+
+def in_session(values: torch.Tensor, parties: int, **given: Any) -> tuple[torch.Tensor, int]:
+    flat = values.reshape(-1).numpy().view(np.uint64)
+    masks = [SeedStream(new_seed()).words(flat.size) for _ in range(parties - 1)]
+    shares = [*masks, flat - np.add.reduce(masks)]
+
+    def program(channel: Channel, material: Material) -> tuple[torch.Tensor, int]:
+        with binding.bound(channel, material):
+            x = binding.shared(shares[channel.rank], values.shape)
+            result = secure_argmax(x, **given)
+            rounds = channel.traffic.rounds
+            return result.get_plain_text(), rounds
+
+    return run_committee(parties, program)[0]
+
+
+@pytest.mark.parametrize("parties", [2, 3])
+def test_in_a_session_it_takes_three_rounds_and_one_more_for_one_hot(parties: int) -> None:
+    values = torch.tensor([[3, 9, 4], [-1, -1, -1], [7, -8, 7]])
+    index, rounds = in_session(values, parties, dim=1, one_hot=False)
+    assert (index.tolist(), rounds) == ([1, 0, 0], 3)
+    hot, rounds = in_session(values, parties, dim=1)
+    assert (hot.tolist(), rounds) == ([[0, 1, 0], [1, 0, 0], [1, 0, 0]], 4)
+
+
+def test_one_element_needs_nobody() -> None:
+    index, rounds = in_session(torch.tensor([[5], [6]]), 2, dim=1, one_hot=False)
+    assert (index.tolist(), rounds) == ([0, 0], 0)
+    hot, rounds = in_session(torch.tensor([[5], [6]]), 2, dim=1)
+    assert (hot.tolist(), rounds) == ([[1], [1]], 0)
+
+
+def test_the_plan_is_what_it_takes() -> None:
+    taken: list[Item[Any]] = []
+
+    def program(channel: Channel, material: Material) -> None:
+        take = material.take
+
+        def noted(item: Item[Any]) -> Any:
+            if channel.rank == 0:
+                taken.append(item)
+            return take(item)
+
+        material.take = noted  # type: ignore[method-assign]
+        with binding.bound(channel, material):
+            secure_argmax(binding.shared(np.zeros(60, np.uint64), (5, 12)), dim=1)
+
+    run_committee(2, program)
+    assert taken == argmax_plan(5, 12, 2)
+
+
+@pytest.mark.parametrize("value", [1 << 29, -(1 << 29)])
+def test_values_out_of_range_are_refused_before_they_are_shared(value: int) -> None:
+    with pytest.raises(ValueError, match="exceeds 536870911"):
+        integer_tensor(torch.tensor([0, value]))
+
+
+@pytest.mark.parametrize("values", [torch.tensor([0.5]), torch.tensor([True])])
+def test_values_that_are_no_integers_are_refused(values: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match="integers are wanted"):
+        integer_tensor(values)
+
+
+def test_what_is_no_tensor_is_refused() -> None:
+    with pytest.raises(ValueError, match="a torch tensor is wanted, not a list"):
+        integer_tensor([1, 2])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="an MPCTensor is wanted, not a Tensor"):
+        secure_argmax(torch.tensor([1, 2]))
+
+
+def test_an_empty_tensor_is_refused() -> None:
+    def program(channel: Channel, material: Material) -> None:
+        with (
+            binding.bound(channel, material),
+            pytest.raises(ValueError, match="no largest element"),
+        ):
+            secure_argmax(binding.shared(np.zeros(0, np.uint64), (0, 3)), dim=1)
+
+    run_committee(2, program)
+
+
+def test_outside_of_a_session_nothing_is_computed() -> None:
+    with pytest.raises(RuntimeError, match="outside of bound"):
+        integer_tensor(torch.tensor([1, 2]))

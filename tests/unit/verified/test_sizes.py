@@ -1,0 +1,74 @@
+"""How large a verified round may be: what is too large is refused by its spec, before anything is
+spent, and all that is not is dealt in pieces of bounded memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from mpc_vote.errors import ErrorKind, VoteError
+from mpc_vote.simulation.vote import simulated_spec
+from mpc_vote.verified.bit_conversion import Unmasking
+from mpc_vote.verified.summation import MAX_NUMBERS
+from mpc_vote.voting import codec
+from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.spec import MAX_DEALT, MAX_K, Spec
+
+SHAPES = {
+    "few queries": (2, 8, 10),
+    "many queries": (8, 10_000, 10),
+    "many agents": (1_000, 40, 10),
+    "many classes": (3, 100, 1_000),
+    "two classes": (5, 500, 2),
+}
+
+
+def round_of(k: int, shape: str, verified: bool = True) -> Spec:
+    agents, queries, classes = SHAPES[shape]
+    roster = {f"agent-{number}": k for number in range(agents)}
+    return simulated_spec(
+        BallotKind.KNN_COUNT, queries, classes, roster, 40.0, parties=3, verified=verified
+    )
+
+
+def largest_k(shape: str) -> int:
+    """By bisection, from what is too large for any of the shapes but fits a ring."""
+    fits, too_large = 1, MAX_K // SHAPES[shape][0]
+    while too_large - fits > 1:
+        k = (fits + too_large) // 2
+        if round_of(k, shape, verified=False).can_be_verified:
+            fits = k
+        else:
+            too_large = k
+    return fits
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_one_neighbour_more_than_can_be_verified_is_refused_and_the_way_out_is_told(
+    shape: str,
+) -> None:
+    k = largest_k(shape)
+    assert round_of(k, shape).message.verified
+    with pytest.raises(VoteError, match=r"verified=False, a smaller k") as refusal:
+        round_of(k + 1, shape)
+    assert refusal.value.kind is ErrorKind.SPEC_INVALID
+    assert not round_of(k + 1, shape, verified=False).message.verified
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_dealer_takes_the_plan_of_every_round_that_can_be_verified(shape: str) -> None:
+    spec = round_of(largest_k(shape), shape)
+    plan = spec.plan()
+    assert codec.from_wire(codec.to_wire(plan)) == plan
+    dealt = [item.numbers for item in plan if isinstance(item, Unmasking)]
+    assert max(dealt) <= MAX_NUMBERS
+    assert sum(dealt) == spec.message.queries * sum(one.numbers for one in spec.layouts)
+    assert sum(dealt) <= MAX_DEALT
+
+
+def test_a_pointer_takes_as_many_numbers_as_it_has_values() -> None:
+    """Ten classes and none need four bits; the rest is noise."""
+    spec = round_of(50, "many queries")
+    (layout,) = set(spec.layouts)
+    assert (layout.pointers, layout.pointer_bits) == (50, 4)
+    assert layout.numbers == 50 * 16 + 10 * len(layout.noise_weights)
+    assert spec.share_bytes("agent-0") == 10_000 * (50 * 4 + layout.flags) // 8

@@ -12,8 +12,6 @@ from typing import Any
 
 import psutil
 
-import mpc_vote
-
 _GIT_SECONDS = 10.0
 
 
@@ -31,7 +29,7 @@ def machine() -> dict[str, Any]:
 def versions(packages: Iterable[str]) -> dict[str, str]:
     """What was measured, with the commit if the package lies in its repository."""
     found = {name: metadata.version(name) for name in packages}
-    root = Path(mpc_vote.__file__).parent.parent
+    root = Path(__file__).parents[2]
     if (root / ".git").exists():
         command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude", "*"]
         try:

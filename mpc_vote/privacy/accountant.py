@@ -32,7 +32,7 @@ from mpc_vote.privacy.mechanisms import (
     check_mechanism,
     one_query,
 )
-from mpc_vote.voting.ballots import Sensitivity
+from mpc_vote.privacy.sensitivity import Sensitivity
 
 Conversion = Callable[[FloatArray, FloatArray], FloatArray]
 

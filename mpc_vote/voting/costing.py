@@ -25,7 +25,8 @@ from mpc_vote.privacy.accountant import (
 )
 from mpc_vote.privacy.mechanisms import GaussianVote, Level, SkellamVote
 from mpc_vote.privacy.rounding import shown
-from mpc_vote.voting.ballots import BallotKind, Sensitivity, agent_sensitivity, instance_sensitivity
+from mpc_vote.privacy.sensitivity import Sensitivity
+from mpc_vote.voting.ballots import BallotKind, agent_sensitivity, instance_sensitivity
 from mpc_vote.voting.spec import KNN_BALLOTS, MAX_AGENTS, MAX_K, default_fraction_bits
 
 MAX_QUERIES = 10**9

@@ -19,8 +19,9 @@ from mpc_vote.data.partition import hand_out
 from mpc_vote.learning.features.maps import FeatureMap, raw
 from mpc_vote.learning.voters.knn import KnnVoter
 from mpc_vote.privacy.mechanisms import Clipped, GaussianVote, Mechanism, PoissonGaussian
+from mpc_vote.privacy.sensitivity import Sensitivity
 from mpc_vote.voting import ballots
-from mpc_vote.voting.ballots import BallotKind, IntArray, Sensitivity
+from mpc_vote.voting.ballots import BallotKind, IntArray
 
 
 @dataclass(frozen=True, eq=False)

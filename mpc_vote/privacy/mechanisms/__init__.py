@@ -31,7 +31,7 @@ from mpc_vote.privacy.mechanisms.base import (
 )
 from mpc_vote.privacy.mechanisms.smooth_release import SmoothRelease
 from mpc_vote.privacy.mechanisms.subsampled_gaussian import Clipped, PoissonGaussian
-from mpc_vote.voting.ballots import Sensitivity
+from mpc_vote.privacy.sensitivity import Sensitivity
 
 __all__ = [
     "Clipped",

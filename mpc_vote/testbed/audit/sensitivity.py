@@ -17,9 +17,10 @@ import numpy as np
 
 from mpc_vote.data.dataset import Dataset, FloatArray
 from mpc_vote.privacy.mechanisms import Level
+from mpc_vote.privacy.sensitivity import Sensitivity
 from mpc_vote.simulation.vote import simulated_spec, totals
 from mpc_vote.testbed.audit.hostile import Neighbours, Terrain, neighbours, queries
-from mpc_vote.voting.ballots import BallotKind, IntArray, Sensitivity
+from mpc_vote.voting.ballots import BallotKind, IntArray
 from mpc_vote.voting.spec import KNN_BALLOTS, VERIFIED_BALLOTS, Spec
 
 _AGENT = "agent"

@@ -36,7 +36,7 @@ from mpc_vote.privacy import (
     epsilon,
 )
 from mpc_vote.privacy.ledger import LEDGER_ID, LedgerView
-from mpc_vote.voting.ballots import Sensitivity
+from mpc_vote.privacy.sensitivity import Sensitivity
 
 DELTA = 1e-5
 VOTE = SkellamVote(10, 256 * 625.0, Sensitivity(16, 256), Sensitivity(32, 512))

@@ -38,8 +38,9 @@ from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.pki.identity import Role
 from mpc_vote.privacy import Budget, Ledger, Level, SkellamVote, epsilon
 from mpc_vote.privacy.ledger import LEDGER_ID, LedgerView, Spend
+from mpc_vote.privacy.sensitivity import Sensitivity
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, label_pb2
-from mpc_vote.voting.ballots import BallotKind, Sensitivity
+from mpc_vote.voting.ballots import BallotKind
 from tests.system.service.support import (
     SECONDS,
     Group,

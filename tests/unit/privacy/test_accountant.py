@@ -34,7 +34,8 @@ from mpc_vote.privacy import (
 from mpc_vote.privacy.accountant import ORDERS
 from mpc_vote.privacy.mechanisms import SkellamRuns
 from mpc_vote.privacy.pld import pld_epsilon
-from mpc_vote.voting.ballots import BallotKind, Sensitivity, agent_sensitivity, instance_sensitivity
+from mpc_vote.privacy.sensitivity import Sensitivity
+from mpc_vote.voting.ballots import BallotKind, agent_sensitivity, instance_sensitivity
 
 Account = Callable[[Sequence[Mechanism], Level, float], float]
 

@@ -32,7 +32,7 @@ from mpc_vote.privacy.data_dependent import (
     tight_epsilon,
 )
 from mpc_vote.privacy.mechanisms import FloatArray
-from mpc_vote.voting.ballots import Sensitivity
+from mpc_vote.privacy.sensitivity import Sensitivity
 
 ORDERS = [1.05, 1.5, 2.0, 4.0, 8.0, 20.0, 64.0]
 NODES = np.linspace(-22.0, 22.0, 441)

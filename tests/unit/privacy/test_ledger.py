@@ -41,8 +41,9 @@ from mpc_vote.privacy import (
 )
 from mpc_vote.privacy.ledger import LEDGER_ID, MOST_QUERIES, LedgerView, Standing
 from mpc_vote.privacy.rounding import shown
+from mpc_vote.privacy.sensitivity import Sensitivity
 from mpc_vote.proto.mpcvote.v1 import common_pb2
-from mpc_vote.voting.ballots import BallotKind, Sensitivity
+from mpc_vote.voting.ballots import BallotKind
 from mpc_vote.voting.spec import BALLOT_CODES, KNN_BALLOTS, Spec, default_fraction_bits
 
 DELTA = 1e-5

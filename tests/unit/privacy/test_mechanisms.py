@@ -26,7 +26,8 @@ from mpc_vote.privacy import (
     SmoothRelease,
     mechanism_from_json,
 )
-from mpc_vote.voting.ballots import BallotKind, Sensitivity, agent_sensitivity, instance_sensitivity
+from mpc_vote.privacy.sensitivity import Sensitivity
+from mpc_vote.voting.ballots import BallotKind, agent_sensitivity, instance_sensitivity
 
 ONE = Sensitivity.of_cells(1, 1)
 

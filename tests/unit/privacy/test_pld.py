@@ -31,13 +31,8 @@ from mpc_vote.privacy import (
     simple_epsilon,
 )
 from mpc_vote.privacy.pld import _log_skellam, pld_epsilon
-from mpc_vote.voting.ballots import (
-    BallotKind,
-    Sensitivity,
-    agent_sensitivity,
-    instance_sensitivity,
-    one_hot,
-)
+from mpc_vote.privacy.sensitivity import Sensitivity
+from mpc_vote.voting.ballots import BallotKind, agent_sensitivity, instance_sensitivity, one_hot
 
 Law = npt.NDArray[np.float64]
 

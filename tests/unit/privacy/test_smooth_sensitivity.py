@@ -27,8 +27,8 @@ from mpc_vote.privacy import (
 from mpc_vote.privacy.data_dependent import _log_misses, curve
 from mpc_vote.privacy.mechanisms import FloatArray
 from mpc_vote.privacy.mechanisms.smooth_release import quantile, release_cost
+from mpc_vote.privacy.sensitivity import Sensitivity
 from mpc_vote.privacy.smooth_sensitivity import Release, _Staircase, release
-from mpc_vote.voting.ballots import Sensitivity
 
 PLAN = {"beta": 0.02, "noise": 12.0, "failure": 0.01}
 ROWS = np.random.default_rng(3).multinomial(300, [0.9, 0.06, 0.04], size=400)

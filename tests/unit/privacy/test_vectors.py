@@ -19,7 +19,8 @@ from mpc_vote.privacy import (
     gaussian_exact_epsilon,
 )
 from mpc_vote.privacy.pld import pld_epsilon
-from mpc_vote.voting.ballots import BallotKind, Sensitivity, agent_sensitivity, instance_sensitivity
+from mpc_vote.privacy.sensitivity import Sensitivity
+from mpc_vote.voting.ballots import BallotKind, agent_sensitivity, instance_sensitivity
 
 # queries, D2^2 in units^2, sigma in units, delta, then epsilon: simple, tight, exact
 VECTORS = [

@@ -11,7 +11,7 @@ from aggregator.coordinator.archive import Archive
 from aggregator.party.journal import Tally
 from mpc_vote.privacy.ledger import Ledger, LedgerView
 from mpc_vote.privacy.mechanisms import SkellamVote
-from mpc_vote.voting.ballots import Sensitivity
+from mpc_vote.privacy.sensitivity import Sensitivity
 
 VOTE = SkellamVote(10, 256 * 625.0, Sensitivity(16, 256), Sensitivity(32, 512))
 KNOWN, OTHER = "0" * 32, "1" * 32

@@ -14,10 +14,10 @@ from mpc_vote import cli
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.data.partition import Partition
 from mpc_vote.privacy import GaussianVote, Level, gaussian_exact_epsilon
+from mpc_vote.privacy.sensitivity import Sensitivity
 from mpc_vote.simulation import experiments
 from mpc_vote.simulation.experiment import Arm, Bench, Experiment, Outcome, Paper, run
 from mpc_vote.simulation.store import Store
-from mpc_vote.voting.ballots import Sensitivity
 
 DATA = {"points": Dataset("points", np.zeros((2, 1), dtype=np.float32), np.array([0, 1]), 2)}
 

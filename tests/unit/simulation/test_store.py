@@ -48,7 +48,7 @@ def test_another_name_configuration_or_code_is_another_result(
 
 def test_the_digest_of_the_code_covers_what_results_follow_from() -> None:
     names = {path.name for path in store_module._sources()}
-    assert {"networks.py", "knn.py", "partition.py", "vote.py", "noise.py", "ballots.py"} <= names
+    assert {"networks.py", "knn.py", "partition.py", "vote.py", "noise.py", "spec.py"} <= names
 
 
 def test_an_interrupted_write_leaves_nothing(store: Store, tmp_path: Path) -> None:

@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 
 from mpc_vote.app.config import Method
 from mpc_vote.data.dataset import FloatArray
-from mpc_vote.learning.features.maps import maps
+from mpc_vote.learning.features import maps
 from mpc_vote.learning.voters import knn
 from mpc_vote.privacy.mechanisms import Level
+from mpc_vote.privacy.sensitivity import Sensitivity
 from mpc_vote.testbed.audit.hostile import LARGEST, neighbours, queries
 from mpc_vote.testbed.audit.sensitivity import Measured, Move, Style, compare, measure
 from mpc_vote.testbed.audit.voters import styles
 from mpc_vote.voting import ballots
-from mpc_vote.voting.ballots import BallotKind, IntArray, Sensitivity
+from mpc_vote.voting.ballots import BallotKind, IntArray
 from mpc_vote.voting.spec import VERIFIED_BALLOTS
 
 STYLES = styles()

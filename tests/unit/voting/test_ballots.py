@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpc_vote.privacy.sensitivity import Sensitivity
 from mpc_vote.voting.ballots import (
     ABSTAIN,
     BallotKind,
-    Sensitivity,
     agent_sensitivity,
     instance_sensitivity,
     knn_count,

@@ -15,8 +15,8 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from mpc_vote.compat import import_torchvision
+from mpc_vote.learning.features import backbones
 from mpc_vote.learning.features.backbones import BACKBONES, Backbone, load_backbone
-from mpc_vote.learning.features.maps import backbones
 
 NAME = "mobilenet_v2"
 

@@ -22,21 +22,22 @@ import grpc
 
 from agent_node.batch import Batch
 from agent_node.policy import Policy
-from agent_node.voting import Ballot, Voter
 from mpc_vote.errors import ErrorKind, VoteError
+from mpc_vote.learning.voters import Voter
 from mpc_vote.mpc.sharing import Share
 from mpc_vote.privacy.mechanisms import Mechanism
 from mpc_vote.privacy.noise import SkellamSampler
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, agent_pb2_grpc, party_pb2, party_pb2_grpc
 from mpc_vote.transport import rpc, tensors
 from mpc_vote.voting.aggregation import share_ballot
-from mpc_vote.voting.spec import MAX_ROUNDS_AT_ONCE, Spec
+from mpc_vote.voting.ballots import IntArray
+from mpc_vote.voting.limits import MAX_ROUNDS_AT_ONCE, SUBMISSION_ID_BYTES
+from mpc_vote.voting.spec import Spec
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_SUBMISSION_ID_BYTES = 16
 _SUBMIT_TRIES = 3
 _BACKOFF_SECONDS = (0.2, 5.0)
 
@@ -221,7 +222,7 @@ class Agent:
             # One batch, and the ballots on it, are in memory at a time.
             async with self._voting:
                 shares = await _to_its_end(asyncio.to_thread(self._cast, spec, batch))
-        submission = os.urandom(_SUBMISSION_ID_BYTES)
+        submission = os.urandom(SUBMISSION_ID_BYTES)
         sent = await asyncio.gather(
             *(
                 self._submit(spec, submission, name, share)
@@ -276,13 +277,14 @@ class Agent:
         if spec.seconds_left() <= 0:
             raise _over(spec, "its deadline passed before this agent could vote")
         self._policy.charge(spec)
-        return self._share(spec, self._voter.vote(spec, queries))
+        votes = self._voter.vote(queries, spec.ballot)
+        return self._share(spec, spec.encode(self._name, votes))
 
-    def _share(self, spec: Spec, ballot: Ballot) -> list[Share]:
+    def _share(self, spec: Spec, ballot: IntArray) -> list[Share]:
         """Noise and shares."""
         return share_ballot(spec, self._name, ballot, self._noise(spec))
 
-    def _noise(self, spec: Spec) -> Ballot:
+    def _noise(self, spec: Spec) -> IntArray:
         """This agent's part of the noise, fresh for every round."""
         shape = (spec.message.queries, spec.message.classes)
         return SkellamSampler(spec.agent_variance).sample(shape)

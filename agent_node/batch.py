@@ -10,11 +10,11 @@ import contextlib
 import tempfile
 from collections.abc import AsyncIterable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from agent_node.voting import Queries
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.proto.mpcvote.v1 import agent_pb2
 from mpc_vote.transport import rpc, tensors
@@ -53,7 +53,7 @@ class Batch:
         if rows != self._shape[0] or digest.digest() != self._want:
             raise VoteError(ErrorKind.POLICY_REFUSED, why="its queries do not match their digest")
 
-    def read(self) -> Queries:
+    def read(self) -> npt.NDArray[Any]:
         """The whole batch, in memory."""
         self._file.seek(0)
         return np.fromfile(self._file, dtype=self._dtype).reshape(self._shape)

@@ -12,7 +12,7 @@ from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.privacy.ledger import AlreadyCharged, BudgetExhausted, Ledger
 from mpc_vote.privacy.mechanisms import Mechanism
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2
-from mpc_vote.voting.spec import KNN_BALLOTS, Spec
+from mpc_vote.voting.spec import Spec
 
 _ROUNDS = {
     Rounds.ANY: common_pb2.ROUNDS_UNSPECIFIED,
@@ -87,7 +87,7 @@ class Policy:
                 lambda: "its queries, classes or ballot are not what this agent answers",
             ),
             (
-                spec.ballot not in KNN_BALLOTS or spec.roster.get(self._name) == capabilities.k,
+                not spec.ballot.needs_k or spec.roster.get(self._name) == capabilities.k,
                 lambda: "it gives this agent another k",
             ),
         ]
@@ -113,7 +113,7 @@ class Policy:
 
     def charge(self, spec: Spec) -> None:
         """Writes the spend down; a round that was charged before is not answered again."""
-        note = f"{spec.ballot.value}, sigma {spec.message.sigma:g}"
+        note = f"{spec.ballot.name}, sigma {spec.message.sigma:g}"
         with self._refusing():
             self._ledger.charge(spec.round_id, self.cost(spec), note)
 

@@ -9,8 +9,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from mpc_vote.app.config import Address, Delta, Method, Name, Parties, Positive, RoleSettings
-from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.app.config import Address, Ballot, Delta, Name, Parties, Positive, RoleSettings
 
 
 class Rounds(enum.StrEnum):
@@ -50,7 +49,11 @@ class AgentSettings(RoleSettings):
         None, description="host:port or unix:/path to say on whether this agent attends"
     )
     dealer_name: Name = Field("dealer", description="the dealer that this agent trusts")
-    method: Method = Field(Method.KNN, description="knn: nearest neighbours; ae: a local model")
+    voter: str = Field(
+        "knn",
+        description="knn: nearest neighbours; network: a model trained on this agent's data; or "
+        "module:function of your own",
+    )
     neighbours: int = Field(10, ge=1, le=100_000, description="neighbours that vote; public")
     features: str = Field(
         "raw", description="fixed feature map for neighbours: raw, strokes or unit"
@@ -61,7 +64,7 @@ class AgentSettings(RoleSettings):
         lt=1,
         description="count only neighbours as near as the nearest such part of the other queries",
     )
-    seed: int = Field(0, ge=0, description="seed of the local model's training")
+    seed: int = Field(0, ge=0, description="seed of a network's training")
     min_sigma: float = Field(0.0, ge=0, description="refuse rounds with less noise, in votes")
     min_quorum: int = Field(3, ge=1, description="refuse rounds that may end with fewer agents")
     min_collusion: int = Field(
@@ -74,8 +77,8 @@ class AgentSettings(RoleSettings):
         "(their quorum less their colluding agents)",
     )
     rounds: Rounds = Field(Rounds.ANY, description="rounds to answer: any, verified or unverified")
-    ballots: list[BallotKind] = Field(
-        [], description="kinds of ballots to cast; all that its data and method have if left out"
+    ballots: list[Ballot] = Field(
+        [], description="kinds of ballots to cast; all that its voter has if left out"
     )
     max_queries: int = Field(10_000, ge=1, description="refuse larger rounds")
     budget_agent: float = Field(inf, gt=0, description="most epsilon ever at agent level")

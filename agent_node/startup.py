@@ -12,8 +12,8 @@ from pathlib import Path
 from agent_node.agent import Agent
 from agent_node.policy import Policy, announced
 from agent_node.settings import AgentSettings
-from agent_node.voting import Voter
 from mpc_vote.app import folder, process
+from mpc_vote.learning.voters import Voter
 from mpc_vote.pki.identity import Credentials, Identity, Role
 from mpc_vote.privacy.ledger import Budget, Ledger
 from mpc_vote.proto.mpcvote.v1 import agent_pb2

@@ -28,7 +28,7 @@ import grpc
 import numpy as np
 import numpy.typing as npt
 
-from mpc_vote.argmax.registry import EngineName
+from mpc_vote.argmax.registry import EngineKind
 from mpc_vote.errors import ErrorKind, VoteError, printable
 from mpc_vote.pki.identity import Credentials, Identity, Role
 from mpc_vote.privacy.accountant import LEAST_DELTA
@@ -41,7 +41,7 @@ from mpc_vote.proto.mpcvote.v1 import (
 )
 from mpc_vote.transport import rpc, tensors
 from mpc_vote.voting.ballots import BallotKind
-from mpc_vote.voting.spec import BALLOT_CODES, ENGINE_CODES, MAX_CLASSES
+from mpc_vote.voting.limits import MAX_CLASSES
 
 _CALL_SECONDS = 30.0
 _LABEL_SECONDS = 3_600.0
@@ -89,7 +89,7 @@ class Plan:
     quorum: int | None = None
     collusion: int | None = None
     tau: int | None = None
-    engine: EngineName | None = None
+    engine: EngineKind | None = None
     delta: float | None = None
     answer_seconds: int | None = None
     request_id: str | None = None
@@ -113,9 +113,9 @@ class Plan:
             )
         given = {name: value for name, value in vars(self).items() if value is not None}
         if self.ballot is not None:
-            given["ballot"] = BALLOT_CODES[self.ballot]
+            given["ballot"] = self.ballot.code
         if self.engine is not None:
-            given["engine"] = ENGINE_CODES[self.engine]
+            given["engine"] = self.engine.code
         return label_pb2.LabelPlan(**given)
 
 

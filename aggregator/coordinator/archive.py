@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.proto.mpcvote.v1 import common_pb2, label_pb2, model_pb2
+from mpc_vote.voting.ballots import BALLOTS
 from mpc_vote.voting.spec import Spec
 
 _MIGRATIONS = (
@@ -79,8 +80,8 @@ class RoundRecord:
     @property
     def width(self) -> int:
         """Labels per query."""
-        multi_label = self.spec.ballot == common_pb2.BALLOT_KIND_MULTI_LABEL
-        return self.spec.classes if multi_label else 1
+        kind = BALLOTS.by_code(self.spec.ballot)
+        return 1 if kind is None else kind.width(self.spec.classes)
 
     def summary(self) -> label_pb2.RoundSummary:
         """The record as clients see it."""

@@ -28,15 +28,9 @@ from mpc_vote.pki.identity import Role
 from mpc_vote.privacy.ledger import LEDGER_ID
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, agent_pb2_grpc, common_pb2
 from mpc_vote.transport import rpc, tensors
-from mpc_vote.voting.spec import (
-    BALLOTS,
-    KNN_BALLOTS,
-    MAX_AGENTS,
-    MAX_CLASSES,
-    MAX_K,
-    MAX_ROUNDS_AT_ONCE,
-    Spec,
-)
+from mpc_vote.voting.ballots import BALLOTS
+from mpc_vote.voting.limits import MAX_AGENTS, MAX_CLASSES, MAX_K, MAX_ROUNDS_AT_ONCE
+from mpc_vote.voting.spec import Spec
 
 log = logging.getLogger(__name__)
 
@@ -334,7 +328,8 @@ def _check_capabilities(capabilities: agent_pb2.Capabilities) -> None:
     if capabilities.rounds not in common_pb2.Rounds.values():
         why = "the agent insists on a kind of round that is not known here"
         raise VoteError(ErrorKind.SPEC_INVALID, why=why)
-    neighbours = any(BALLOTS.get(code) in KNN_BALLOTS for code in capabilities.ballots)
+    known = [BALLOTS.by_code(code) for code in capabilities.ballots]
+    neighbours = any(kind is not None and kind.needs_k for kind in known)
     if neighbours and capabilities.k == 0:
         raise VoteError(ErrorKind.SPEC_INVALID, why="an agent that counts neighbours has no k")
     if not shape or len(shape) >= tensors.MAX_DIMENSIONS or 0 in shape or capabilities.k > MAX_K:

@@ -28,7 +28,7 @@ from mpc_vote.privacy.ledger import Ledger
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, label_pb2, label_pb2_grpc
 from mpc_vote.transport import rpc, tensors
-from mpc_vote.voting.spec import ENGINE_CODES, MAX_QUERIES
+from mpc_vote.voting.limits import MAX_QUERIES
 
 _LABELS_PER_MESSAGE = 65_536
 # Batches that are read at the same time, and those of one client among them.
@@ -226,7 +226,7 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
         return label_pb2.GetServiceResponse(
             agents=agents,
             parties=self._defaults.parties,
-            engine=ENGINE_CODES[self._defaults.engine],
+            engine=self._defaults.engine.code,
             delta=delta,
             total_epsilon_agent=self._ledger.spent(Level.AGENT, delta),
             total_epsilon_instance=self._ledger.spent(Level.INSTANCE, delta),

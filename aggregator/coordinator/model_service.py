@@ -26,7 +26,8 @@ from mpc_vote.privacy import accountant
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import common_pb2, model_pb2, model_pb2_grpc
 from mpc_vote.transport import rpc, tensors
-from mpc_vote.voting.spec import MAX_QUERY_BYTES, Spec
+from mpc_vote.voting.limits import MAX_QUERY_BYTES
+from mpc_vote.voting.spec import Spec
 
 if TYPE_CHECKING:
     from mpc_vote.learning.students.supervised import Student
@@ -224,8 +225,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
 
 def _kind(record: RoundRecord) -> tuple[Any, ...]:
     spec = record.spec
-    multi_label = spec.ballot == common_pb2.BALLOT_KIND_MULTI_LABEL
-    return spec.classes, spec.query_dtype, tuple(spec.query_shape), multi_label
+    return spec.classes, spec.query_dtype, tuple(spec.query_shape), record.width == spec.classes
 
 
 def _check_features(name: str, spec: common_pb2.RoundSpec) -> None:

@@ -11,29 +11,20 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from mpc_vote.argmax.grouping import choose_groups
-from mpc_vote.argmax.registry import EngineName, ring_bits
+from mpc_vote.argmax.registry import ENGINES, EngineKind
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.privacy.accountant import LEAST_DELTA
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2, label_pb2
 from mpc_vote.transport import tensors
-from mpc_vote.voting.ballots import BallotKind
-from mpc_vote.voting.spec import (
-    BALLOTS,
-    ENGINE_CODES,
-    ENGINES,
-    KNN_BALLOTS,
-    MAX_CLASSES,
-    MAX_QUERIES,
-    MAX_QUERY_BYTES,
-    Spec,
-    default_fraction_bits,
-)
+from mpc_vote.voting import planning
+from mpc_vote.voting.ballots import BALLOTS, BallotCode
+from mpc_vote.voting.limits import MAX_CLASSES, MAX_QUERIES, MAX_QUERY_BYTES
+from mpc_vote.voting.spec import Spec
 
 LEAST_ANSWER_SECONDS = 1
 MOST_ANSWER_SECONDS = 3_000
@@ -42,7 +33,6 @@ _MAX_PLAN_BYTES = 4_096
 _UPLOAD_SECONDS = 300.0
 
 Queries = npt.NDArray[Any]
-BallotCode: TypeAlias = common_pb2.BallotKind.ValueType
 Present = Mapping[str, agent_pb2.Capabilities]
 
 
@@ -52,7 +42,7 @@ class Defaults:
 
     parties: tuple[str, ...]
     dealer: str
-    engine: EngineName
+    engine: EngineKind
     sigma: float
     least_sigma: float
     delta: float
@@ -160,24 +150,16 @@ def make_spec(
     _check_plan(plan)
     tensors.check_finite(queries, "queries")
     asked = plan.verified if plan.HasField("verified") else None
-    engine = ENGINES[plan.engine] if plan.engine else defaults.engine
+    engine = ENGINES.by_code(plan.engine) or defaults.engine
     message = _draft(plan, queries, present, defaults, asked)
     try:
         if asked is None:
             # Agents that insist on the other kind of round are left out of this one.
             verified = Spec(b"", message).can_be_verified
             message = _draft(plan, queries, present, defaults, verified)
-        draft = Spec(b"", message)
-        message.queries_digest = tensors.digest_of(queries)
-        message.engine = ENGINE_CODES[engine]
-        message.ring_bits = ring_bits(engine, draft.total_bound)
+        return planning.complete(message, tensors.digest_of(queries), engine, round_trip)
     except ValueError as error:
         raise VoteError(ErrorKind.SPEC_INVALID, why=str(error)) from error
-    if engine is EngineName.TABLE:
-        message.groups.extend(
-            choose_groups(draft.rows, draft.row_classes, len(defaults.parties), round_trip)
-        )
-    return Spec.seal(message)
 
 
 def _draft(
@@ -189,31 +171,26 @@ def _draft(
 ) -> common_pb2.RoundSpec:
     """A spec without digest and engine, for the agents that accept such a round."""
     ballot, agents = _choose_agents(plan, queries, present, defaults)
+    kind = BALLOTS.by_code(ballot)
+    assert kind is not None, "agents that can't cast it were left out"
     sigma = _sigma(plan, agents, present, defaults)
     agents, quorum, collusion = _quorum(plan, agents, present, defaults, verified)
-    ks = [present[agent].k for agent in agents]
-    kind = BALLOTS[ballot]
-    return common_pb2.RoundSpec(
+    seconds = plan.answer_seconds or defaults.answer_seconds
+    return planning.draft(
+        kind,
         round_id=secrets.token_hex(16),
         queries=len(queries),
         query_dtype=tensors.dtype_code(queries.dtype),
         query_shape=queries.shape[1:],
         classes=plan.classes,
-        ballot=ballot,
         tau=plan.tau,
-        fraction_bits=default_fraction_bits(kind, ks),
         sigma=sigma,
-        roster=[
-            common_pb2.RosterEntry(agent=agent, k=k if kind in KNN_BALLOTS else 0)
-            for agent, k in zip(agents, ks, strict=True)
-        ],
+        roster={agent: present[agent].k for agent in agents},
         quorum=quorum,
         collusion=collusion,
         parties=defaults.parties,
         dealer=defaults.dealer,
-        deadline_unix_ms=int(
-            1000 * (time.time() + (plan.answer_seconds or defaults.answer_seconds))
-        ),
+        deadline_unix_ms=int(1000 * (time.time() + seconds)),
         verified=bool(verified),
     )
 
@@ -223,12 +200,13 @@ def _check_plan(plan: label_pb2.LabelPlan) -> None:
     if plan.ByteSize() > _MAX_PLAN_BYTES:
         why = f"the plan takes over {_MAX_PLAN_BYTES} bytes"
         raise VoteError(ErrorKind.SPEC_INVALID, field="plan", why=why)
-    if plan.ballot and plan.ballot not in BALLOTS:
-        _unknown("ballot", plan.ballot, [kind.value for kind in BallotKind])
-    if plan.engine and plan.engine not in ENGINES:
-        _unknown("engine", plan.engine, [name.value for name in EngineName])
-    multi_label = plan.ballot == common_pb2.BALLOT_KIND_MULTI_LABEL
-    low = 1 if multi_label else 2
+    kind = BALLOTS.by_code(plan.ballot)
+    if plan.ballot and kind is None:
+        _unknown("ballot", plan.ballot, BALLOTS.names())
+    if plan.engine and ENGINES.by_code(plan.engine) is None:
+        _unknown("engine", plan.engine, ENGINES.names())
+    attributes = kind is not None and kind.attributes
+    low = 2 if kind is None else kind.min_classes
     if not low <= plan.classes <= MAX_CLASSES:
         raise VoteError(
             ErrorKind.CLASSES_RANGE,
@@ -241,7 +219,7 @@ def _check_plan(plan: label_pb2.LabelPlan) -> None:
         raise VoteError(ErrorKind.SIGMA_RANGE, field="plan.sigma", got=plan.sigma)
     if plan.delta and not LEAST_DELTA <= plan.delta < 1:
         raise VoteError(ErrorKind.DELTA_RANGE, field="plan.delta", got=plan.delta, low=LEAST_DELTA)
-    if multi_label and not 1 <= plan.tau <= plan.classes:
+    if attributes and not 1 <= plan.tau <= plan.classes:
         raise VoteError(ErrorKind.TAU_RANGE, field="plan.tau", got=plan.tau, high=plan.classes)
     seconds = plan.answer_seconds
     if seconds and not LEAST_ANSWER_SECONDS <= seconds <= MOST_ANSWER_SECONDS:
@@ -282,8 +260,9 @@ def _choose_agents(
             raise error
         return kept
 
-    names = ", ".join(BALLOTS[b].value for b in offered if b in BALLOTS)
-    got = BALLOTS[ballot].value if ballot in BALLOTS else "any"
+    names = ", ".join(kind.name for kind in map(BALLOTS.by_code, offered) if kind is not None)
+    kind = BALLOTS.by_code(ballot)
+    got = "any" if kind is None else kind.name
     agents = keep(
         list(present),
         lambda can: ballot in can.ballots,
@@ -319,7 +298,7 @@ def _choose_agents(
             want=_offers(present, agents, lambda can: tuple(can.query_shape)),
         ),
     )
-    if BALLOTS.get(ballot) not in KNN_BALLOTS:
+    if kind is None or not kind.needs_k:
         return ballot, agents
     # One agent's k bends everybody's round: its ring and material, its cost, and whether it can be
     # verified.
@@ -330,7 +309,8 @@ def _choose_agents(
 
 
 def _ballots(capabilities: Iterable[agent_pb2.Capabilities]) -> list[BallotCode]:
-    return sorted({ballot for can in capabilities for ballot in can.ballots if ballot in BALLOTS})
+    known = {kind.code for kind in BALLOTS}
+    return sorted({ballot for can in capabilities for ballot in can.ballots if ballot in known})
 
 
 def _preferred(agents: Sequence[agent_pb2.Capabilities]) -> BallotCode:
@@ -457,7 +437,7 @@ def _objection(
 def warnings(spec: Spec) -> list[str]:
     """What a client should know before it trusts the labels."""
     message = spec.message
-    votes = sum(spec.roster.values()) if spec.ballot is BallotKind.KNN_COUNT else len(spec.roster)
+    votes = spec.ballot.votes(list(spec.roster.values()))
     if message.sigma < votes / 2:
         return []
     return [

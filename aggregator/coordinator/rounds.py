@@ -22,7 +22,7 @@ import numpy as np
 from aggregator.coordinator.archive import Archive, Labels
 from aggregator.coordinator.attendance import Attendance, Ballots
 from aggregator.coordinator.requests import warnings
-from mpc_vote.argmax.engine import label_bits
+from mpc_vote.argmax.engine import reduced
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.privacy import accountant
 from mpc_vote.privacy.ledger import BudgetExhausted, Ledger
@@ -206,7 +206,7 @@ class RoundRunner:
         log.info("round %s complete: %d labels", spec.round_id, labels.size)
 
     def _charge(self, spec: Spec) -> None:
-        note = f"{spec.ballot.value}, sigma {spec.message.sigma:g}"
+        note = f"{spec.ballot.name}, sigma {spec.message.sigma:g}"
         try:
             self._ledger.charge(spec.round_id, spec.mechanism, note)
         except BudgetExhausted as error:
@@ -306,7 +306,7 @@ class RoundRunner:
             ]
         )
         round_.counted = True
-        totals &= np.uint64((1 << label_bits(spec.row_classes)) - 1)
+        totals = reduced(totals, spec.row_classes)
         if totals.max() >= spec.row_classes:
             raise VoteError(
                 ErrorKind.ROUND_FAILED,

@@ -8,10 +8,10 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
-from mpc_vote.app.config import Address, Delta, Name, Parties, Positive, RoleSettings
-from mpc_vote.argmax.registry import EngineName
+from mpc_vote.app.config import Address, Delta, Engine, Name, Parties, Positive, RoleSettings
+from mpc_vote.argmax.registry import TABLE
 from mpc_vote.privacy.ledger import LEDGER_ID
-from mpc_vote.voting.spec import MAX_K, MAX_ROUNDS_AT_ONCE
+from mpc_vote.voting.limits import MAX_K, MAX_ROUNDS_AT_ONCE
 
 
 def _ledgers(value: dict[str, str]) -> dict[str, str]:
@@ -43,8 +43,8 @@ class CoordinatorSettings(RoleSettings):
     data_dir: Path = Field(description="folder for ledger, rounds and models")
     parties: Parties = Field(description="all parties in rank order: name=host:port,...")
     dealer_name: Name = Field("dealer", description="name in the dealer's certificate")
-    engine: EngineName = Field(
-        EngineName.TABLE, description="how the winner is found, where a request names no engine"
+    engine: Engine = Field(
+        TABLE, description="how the winner is found, where a request names no engine"
     )
     sigma: Positive = Field(25.0, description="noise in votes where a request names none")
     least_sigma: float = Field(

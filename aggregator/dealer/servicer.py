@@ -22,15 +22,15 @@ from mpc_vote.pki.identity import NAME_PATTERN, Role
 from mpc_vote.proto.mpcvote.v1 import dealer_pb2, dealer_pb2_grpc
 from mpc_vote.transport import rpc, tensors
 from mpc_vote.voting import codec
-from mpc_vote.voting.codec import MAX_DEALT, MAX_ITEMS
-from mpc_vote.voting.spec import MAX_PARTIES
+from mpc_vote.voting.codec import MAX_ITEMS, MAX_REPEATED_ITEMS
+from mpc_vote.voting.limits import MAX_PARTIES
 
 MAX_SESSIONS = 4_096
 # What an item that a plan lists takes itself, in commitments of 32 bytes.
 _LISTED = 8
 # Of all sessions: a commitment to each item in each copy, which waits in memory until all have read
 # it, and the plan.
-MAX_COMMITMENTS = MAX_DEALT * MAX_COPIES + _LISTED * MAX_ITEMS
+MAX_COMMITMENTS = MAX_REPEATED_ITEMS * MAX_COPIES + _LISTED * MAX_ITEMS
 # The largest take over a gigabyte each while they are made.
 _ITEMS_AT_ONCE = 2
 # How long seeds are kept for parties that have not asked yet, and then for those that check.

@@ -22,12 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import numpy as np
 
 from aggregator.party.journal import Tally
 from aggregator.party.peers import PeerChannel, PeerServicer
 from aggregator.party.preprocessing import DealtMaterial, MaterialPool, ask
-from mpc_vote.argmax.engine import label_bits
+from mpc_vote.argmax.engine import reduced
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.mpc.cut_and_choose import DealerCaught, Drawn, Grant, Session, choose
 from mpc_vote.mpc.preprocessing import Item, P
@@ -37,13 +36,13 @@ from mpc_vote.pki.identity import Identity, Role
 from mpc_vote.proto.mpcvote.v1 import party_pb2, party_pb2_grpc
 from mpc_vote.transport import rpc, tensors
 from mpc_vote.voting.aggregation import Totals
+from mpc_vote.voting.limits import SUBMISSION_ID_BYTES
 from mpc_vote.voting.spec import Spec
 
 log = logging.getLogger(__name__)
 
 MAX_OPEN_ROUNDS = 256
 MAX_INTAKE_SECONDS = 3_600.0
-SUBMISSION_ID_BYTES = 16
 # An agent sends one share per round; a few rounds may be open, and a retry may overlap.
 _UPLOADS_PER_AGENT = 8
 _HEADER_SECONDS = 30.0
@@ -89,7 +88,7 @@ class _Session:
         totals = self.totals.take(rows, self.channel, self)
         self.sum_seconds += time.monotonic() - started - (self.material_seconds - waited)
         labels = spec.engine.run(totals, spec.row_classes, self.channel, self)
-        return labels & np.uint64((1 << label_bits(spec.row_classes)) - 1)
+        return reduced(labels, spec.row_classes)
 
     def take(self, item: Item[P]) -> P:
         """The next item of material, for the engine."""

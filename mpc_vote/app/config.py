@@ -18,6 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import core_schema
 from pydantic_settings import (
     BaseSettings,
     CliApp,
@@ -28,7 +29,11 @@ from pydantic_settings import (
 )
 
 from mpc_vote.app.options import Options
+from mpc_vote.argmax.registry import ENGINES, EngineKind
 from mpc_vote.pki.identity import NAME_PATTERN
+from mpc_vote.privacy.accountant import LEAST_DELTA
+from mpc_vote.registry import Registry
+from mpc_vote.voting.ballots import BALLOTS, BallotKind
 
 
 class Method(enum.StrEnum):
@@ -75,12 +80,38 @@ def _name(value: str) -> str:
     return value
 
 
+class _Chosen:
+    """A setting whose value is chosen by name from a registry."""
+
+    def __init__(self, registry: Registry[Any]) -> None:
+        self._registry = registry
+
+    def __get_pydantic_core_schema__(self, *_: Any) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            self._choose,
+            serialization=core_schema.plain_serializer_function_ser_schema(lambda one: one.name),
+        )
+
+    def __get_pydantic_json_schema__(self, *_: Any) -> dict[str, Any]:
+        return {"type": "string", "enum": self._registry.names()}
+
+    def _choose(self, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        if value not in self._registry.names():
+            names = ", ".join(self._registry.names())
+            raise ValueError(f"choose one of {names} (not {value!r})")
+        return self._registry.by_name(value)
+
+
+Ballot = Annotated[BallotKind, _Chosen(BALLOTS)]
+Engine = Annotated[EngineKind, _Chosen(ENGINES)]
 Address = Annotated[str, AfterValidator(check_address)]
 Name = Annotated[str, AfterValidator(_name)]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Parties = Annotated[dict[str, str], AfterValidator(_parties)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Delta = Annotated[float, Field(ge=1e-12, lt=1)]
+Delta = Annotated[float, Field(ge=LEAST_DELTA, lt=1)]
 
 
 class Settings(BaseSettings):

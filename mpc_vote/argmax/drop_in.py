@@ -29,10 +29,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from mpc_vote.argmax.grouping import choose_groups
 from mpc_vote.argmax.one_hot import Rotation
 from mpc_vote.argmax.one_hot import one_hot as rotate
 from mpc_vote.argmax.table.engine import TableArgmax
+from mpc_vote.argmax.table.grouping import choose_groups
 from mpc_vote.argmax.table.level import MAX_BITS
 from mpc_vote.compat import import_crypten
 from mpc_vote.mpc.channel import Openings, Traffic

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import numpy as np
+
 from mpc_vote.mpc.channel import Channel
 from mpc_vote.mpc.preprocessing import Item, Material, Plan, Run
 from mpc_vote.mpc.prg import Words
+
+MAX_CLASSES = 1_000
 
 
 class Engine(Protocol):
@@ -58,3 +62,8 @@ def session_plan(engine: Engine, rows: int, classes: int, parties: int) -> Plan:
 def label_bits(classes: int) -> int:
     """Bits of a label, and so of its shares, that count."""
     return max(1, (classes - 1).bit_length())
+
+
+def reduced(labels: Words, classes: int) -> Words:
+    """Labels, or shares of them, without the bits that don't count."""
+    return labels & np.uint64((1 << label_bits(classes)) - 1)

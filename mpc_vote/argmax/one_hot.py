@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from mpc_vote.argmax.engine import label_bits
+from mpc_vote.argmax.engine import MAX_CLASSES, label_bits
 from mpc_vote.mpc import ring
 from mpc_vote.mpc.channel import Openings
-from mpc_vote.mpc.preprocessing import Item
+from mpc_vote.mpc.preprocessing import Item, require
 from mpc_vote.mpc.prg import SeedStream, Words
+
+MAX_ROTATED = 1 << 24
+"""Numbers of one item; what is larger comes in several."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +38,14 @@ class RotationPart:
 class Rotation(Item[RotationPart]):
     """For `rows` labels of `classes` classes."""
 
+    wire_name: ClassVar[str] = "rotation"
+
     rows: int
     classes: int
+
+    def check(self) -> None:
+        require(2 <= self.classes <= MAX_CLASSES, "the classes of a rotation")
+        require(0 < self.rows * self.places <= MAX_ROTATED, "a rotation's size")
 
     @property
     def places(self) -> int:

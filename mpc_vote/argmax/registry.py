@@ -1,38 +1,108 @@
-"""The engines by name."""
+"""The engines that a round can choose from.
+
+An engine is a class with the interface `Engine`, made by an `EngineKind` that is registered here
+with the preprocessing that it uses, and a value of the enum in `common.proto`; nothing else lists
+the engines that there are.
+"""
 
 from __future__ import annotations
 
-import enum
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from mpc_vote.argmax.crypten.engine import MaxMethod, StockArgmax
+from mpc_vote.argmax.crypten.engine import CryptenArgmax, MaxMethod
+from mpc_vote.argmax.crypten.triples import Triples
 from mpc_vote.argmax.engine import Engine
-from mpc_vote.argmax.table.engine import MIN_BITS, TableArgmax
-from mpc_vote.argmax.table.level import MAX_BITS
+from mpc_vote.argmax.table.engine import TableArgmax
+from mpc_vote.argmax.table.grouping import choose_groups
+from mpc_vote.argmax.table.level import MAX_BITS, MIN_BITS, LevelTables
 from mpc_vote.mpc import ring
+from mpc_vote.mpc.preprocessing import Item
+from mpc_vote.proto.mpcvote.v1 import common_pb2
+from mpc_vote.registry import Registry
 
 
-class EngineName(enum.StrEnum):
-    """The table engine, and CrypTen's own argmax with each of its methods."""
+class EngineKind(ABC):
+    """How engines of one kind are made for a round."""
 
-    TABLE = "table"
-    PAIRWISE = "pairwise"
-    LOG_REDUCTION = "log_reduction"
-    DOUBLE_LOG_REDUCTION = "double_log_reduction"
-    ACCELERATED_CASCADE = "accelerated_cascade"
+    items: ClassVar[tuple[type[Item[Any]], ...]]
+    """The preprocessing that it may ask the dealer for."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """On the command line, in files and in messages to people."""
+
+    @property
+    @abstractmethod
+    def code(self) -> common_pb2.Engine.ValueType:
+        """On the wire."""
+
+    @abstractmethod
+    def ring_bits(self, bound: int) -> int:
+        """The ring in which it takes totals up to `bound` in absolute value."""
+
+    def groups(self, rows: int, classes: int, parties: int, round_trip: float) -> tuple[int, ...]:
+        """Sizes of the groups in which classes meet, by level; empty if all meet at once."""
+        return ()
+
+    @abstractmethod
+    def make(self, bits: int, groups: Sequence[int] = ()) -> Engine:
+        """An engine for totals modulo 2^bits."""
 
 
-def make_engine(name: EngineName, bits: int, groups: Sequence[int] = ()) -> Engine:
-    """An engine for totals modulo 2^bits; `groups` are for the table engine."""
-    if name is EngineName.TABLE:
-        return TableArgmax(bits, groups)
-    if bits != StockArgmax.ring_bits or groups:
-        raise ValueError(f"the engine {name} has a ring of {StockArgmax.ring_bits} bits, no groups")
-    return StockArgmax(MaxMethod(name.value))
+class Table(EngineKind):
+    """Ours: three rounds for each level, whatever the number of parties."""
 
+    items = (LevelTables,)
+    name = "table"
+    code = common_pb2.ENGINE_TABLE
 
-def ring_bits(name: EngineName, bound: int) -> int:
-    """The ring in which an engine takes totals up to `bound` in absolute value."""
-    if name is EngineName.TABLE:
+    def ring_bits(self, bound: int) -> int:
         return min(MAX_BITS, max(MIN_BITS, ring.bits_for(bound)))
-    return StockArgmax.ring_bits
+
+    def groups(self, rows: int, classes: int, parties: int, round_trip: float) -> tuple[int, ...]:
+        return choose_groups(rows, classes, parties, round_trip)
+
+    def make(self, bits: int, groups: Sequence[int] = ()) -> Engine:
+        return TableArgmax(bits, groups)
+
+
+@dataclass(frozen=True)
+class Crypten(EngineKind):
+    """CrypTen's own argmax, with one of its methods."""
+
+    items: ClassVar[tuple[type[Item[Any]], ...]] = (Triples,)
+
+    method: MaxMethod
+    code: common_pb2.Engine.ValueType
+
+    @property
+    def name(self) -> str:
+        return self.method.value
+
+    def ring_bits(self, bound: int) -> int:
+        return CryptenArgmax.ring_bits
+
+    def make(self, bits: int, groups: Sequence[int] = ()) -> Engine:
+        want = CryptenArgmax.ring_bits
+        if bits != want or groups:
+            raise ValueError(f"the engine {self.name} has a ring of {want} bits, no groups")
+        return CryptenArgmax(self.method)
+
+
+ENGINES: Registry[EngineKind] = Registry("engine")
+
+TABLE = ENGINES.register(Table())
+PAIRWISE = ENGINES.register(Crypten(MaxMethod.PAIRWISE, common_pb2.ENGINE_CRYPTEN_PAIRWISE))
+LOG_REDUCTION = ENGINES.register(
+    Crypten(MaxMethod.LOG_REDUCTION, common_pb2.ENGINE_CRYPTEN_LOG_REDUCTION)
+)
+DOUBLE_LOG_REDUCTION = ENGINES.register(
+    Crypten(MaxMethod.DOUBLE_LOG_REDUCTION, common_pb2.ENGINE_CRYPTEN_DOUBLE_LOG_REDUCTION)
+)
+ACCELERATED_CASCADE = ENGINES.register(
+    Crypten(MaxMethod.ACCELERATED_CASCADE, common_pb2.ENGINE_CRYPTEN_ACCELERATED_CASCADE)
+)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from mpc_vote.app import process
-from mpc_vote.app.config import Address, ConfigError, LogLevel, Name, Positive, Settings
+from mpc_vote.app.config import Address, Ballot, ConfigError, LogLevel, Name, Positive, Settings
 from mpc_vote.app.process import CommandError
 from mpc_vote.cli.common import check_writable, console, write_json
 from mpc_vote.client import AsyncLabelClient
@@ -20,9 +20,9 @@ from mpc_vote.privacy.accountant import epsilon
 from mpc_vote.privacy.ledger import LedgerView, Spend
 from mpc_vote.privacy.mechanisms import Level, SkellamVote
 from mpc_vote.privacy.rounding import shown
-from mpc_vote.voting import ballots
-from mpc_vote.voting.ballots import BallotKind
-from mpc_vote.voting.spec import KNN_BALLOTS, MAX_K, default_fraction_bits
+from mpc_vote.voting.ballots import KNN_COUNT
+from mpc_vote.voting.charge import charge
+from mpc_vote.voting.limits import MAX_K
 
 LEDGER = "ledger.db"
 
@@ -52,9 +52,7 @@ class BudgetSettings(Settings):
     sigma: list[Positive] = Field(
         [25.0], min_length=1, description="noise in votes of the queries to buy"
     )
-    ballot: BallotKind = Field(
-        BallotKind.KNN_COUNT, description="one_hot, knn_count, knn_frequency or multi_label"
-    )
+    ballot: Ballot = Field(KNN_COUNT, description="kind of ballots")
     neighbours: list[Annotated[int, Field(ge=1, le=MAX_K)]] = Field(
         [],
         description="knn only: public number of neighbours; several if agents differ",
@@ -89,7 +87,7 @@ async def _main(settings: BudgetSettings) -> None:
 
 
 def _of_ledger(out: Console, settings: BudgetSettings, path: Path) -> dict[str, Any]:
-    known = bool(settings.neighbours) or settings.ballot not in KNN_BALLOTS
+    known = bool(settings.neighbours) or not settings.ballot.needs_k
     wanted = {sigma: _one_query(settings, sigma) for sigma in settings.sigma if known}
     with LedgerView(path) as ledger:
         try:
@@ -113,8 +111,8 @@ def _of_ledger(out: Console, settings: BudgetSettings, path: Path) -> dict[str, 
         "delta": delta,
         "limits_noted": ledger.budget is not None,
         "levels": levels,
-        "ballot": settings.ballot.value,
-        "neighbours": settings.neighbours if settings.ballot in KNN_BALLOTS else [],
+        "ballot": settings.ballot.name,
+        "neighbours": settings.neighbours if settings.ballot.needs_k else [],
         "tau": settings.tau,
         "buys": buys,
     }
@@ -130,13 +128,14 @@ def _one_query(settings: BudgetSettings, sigma: float) -> SkellamVote:
     kind = settings.ballot
     try:
         ks = settings.neighbours
-        bits = default_fraction_bits(kind, ks)
-        given: dict[str, Any] = {"fraction_bits": bits, "ks": ks, "tau": settings.tau}
-        return SkellamVote(
+        bits = kind.default_fraction_bits(ks)
+        return charge(
+            kind,
             queries=1,
             variance=noise.per_agent_variance(sigma, bits, quorum=1, collusion=0),
-            agent=ballots.agent_sensitivity(kind, **given),
-            instance=ballots.instance_sensitivity(kind, **given),
+            fraction_bits=bits,
+            ks=ks,
+            tau=settings.tau,
         )
     except ValueError as error:
         raise ConfigError(str(error)) from error

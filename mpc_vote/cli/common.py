@@ -18,6 +18,7 @@ from mpc_vote.app.config import Address, LogLevel, Name, Settings
 from mpc_vote.app.process import CommandError
 from mpc_vote.cli import Command, meant
 from mpc_vote.client import AsyncLabelClient
+from mpc_vote.voting.ballots import BALLOTS
 
 
 class ClientSettings(Settings):
@@ -54,6 +55,12 @@ def dispatch(
     why = f"there is no subcommand {word!r}, only {' and '.join(subcommands)}{hint}"
     print(f"mpc-vote {name}: error: {why}", file=sys.stderr)
     return 2
+
+
+def kind_name(code: int) -> str:
+    """The kind of ballot with this code on the wire, as people call it."""
+    kind = BALLOTS.by_code(code)
+    return f"kind {code}" if kind is None else kind.name
 
 
 def counted(number: float, one: str, many: str | None = None) -> str:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mpc_vote.app import process
+from mpc_vote.app.config import Ballot
 from mpc_vote.cli.common import (
     ClientSettings,
     check_writable,
@@ -24,7 +25,6 @@ from mpc_vote.cli.common import (
 )
 from mpc_vote.client import AsyncLabelClient, LabelResult, Plan, Progress
 from mpc_vote.privacy.rounding import shown
-from mpc_vote.voting.ballots import BallotKind
 
 
 class LabelSettings(ClientSettings):
@@ -35,9 +35,7 @@ class LabelSettings(ClientSettings):
     queries: Path = Field(description=".npy file of public queries, one per row")
     out: Path = Field(description=".npy file to write the labels to")
     classes: int = Field(description="number of classes (multi_label: of attributes)")
-    ballot: BallotKind | None = Field(
-        None, description="one_hot, knn_count, knn_frequency or multi_label"
-    )
+    ballot: Ballot | None = Field(None, description="kind of ballots")
     sigma: float | None = Field(None, description="noise in votes")
     quorum: int | None = Field(None, ge=1, description="least number of agents")
     collusion: int | None = Field(None, ge=0, description="agents assumed to pool their noise")

@@ -13,11 +13,17 @@ from rich.table import Column, Table
 
 from mpc_vote.app import process
 from mpc_vote.app.process import CommandError
-from mpc_vote.cli.common import ClientSettings, check_writable, connect, console, write_json
+from mpc_vote.cli.common import (
+    ClientSettings,
+    check_writable,
+    connect,
+    console,
+    kind_name,
+    write_json,
+)
 from mpc_vote.errors import printable
 from mpc_vote.privacy.rounding import shown
 from mpc_vote.proto.mpcvote.v1 import label_pb2
-from mpc_vote.voting.spec import BALLOTS
 
 
 class RoundsSettings(ClientSettings):
@@ -85,7 +91,7 @@ def _row(one: label_pb2.RoundSummary) -> dict[str, Any]:
         "state": label_pb2.RoundState.Name(one.state).removeprefix("ROUND_STATE_").lower(),
         "queries": one.queries,
         "classes": one.classes,
-        "ballot": BALLOTS[one.ballot].value,
+        "ballot": kind_name(one.ballot),
         "sigma": one.sigma,
         "epsilon_agent": None if cost is None else cost.epsilon_agent,
         "epsilon_instance": None if cost is None else cost.epsilon_instance,

@@ -8,11 +8,10 @@ from typing import Any, ClassVar
 from rich.table import Table
 
 from mpc_vote.app import process
-from mpc_vote.cli.common import ClientSettings, connect, console, write_json
+from mpc_vote.cli.common import ClientSettings, connect, console, kind_name, write_json
 from mpc_vote.privacy.rounding import shown
 from mpc_vote.proto.mpcvote.v1 import common_pb2, label_pb2
 from mpc_vote.transport import tensors
-from mpc_vote.voting.spec import BALLOTS
 
 _ROUNDS = {
     common_pb2.ROUNDS_UNSPECIFIED: "any",
@@ -85,7 +84,7 @@ def _agent(agent: label_pb2.AgentPresence) -> dict[str, Any]:
         "classes": agent.classes,
         "query_dtype": str(tensors.dtype_of(agent.query_dtype)),
         "query_shape": list(agent.query_shape),
-        "ballots": [BALLOTS[ballot].value for ballot in agent.ballots if ballot in BALLOTS],
+        "ballots": [kind_name(ballot) for ballot in agent.ballots],
         "k": agent.k,
         "min_sigma": agent.min_sigma,
         "min_quorum": agent.min_quorum,

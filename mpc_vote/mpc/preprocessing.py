@@ -14,16 +14,34 @@ import dataclasses
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 P = TypeVar("P")
 
 
 class Item(ABC, Generic[P]):
-    """A request for material of one shape; `P` is what a party gets."""
+    """A request for correlated randomness of one shape; `P` is what a party gets.
+
+    A subclass is a dataclass whose fields are those of its message in `dealer.proto`.
+    """
+
+    wire_name: ClassVar[str]
+    """Of its message in `DealItem`, and in the text of a plan."""
+
+    @classmethod
+    def read(cls, fields: Mapping[str, Any]) -> Self:
+        """An item from the fields of its message; raises `ValueError` where there is none such, or
+        the dealer could not make it in bounded memory."""
+        item = cls(**fields)
+        item.check()
+        return item
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raises `ValueError` for a size that is out of bounds."""
 
     @property
     @abstractmethod
@@ -74,7 +92,7 @@ class Plan:
     @property
     def text(self) -> str:
         """JSON without spaces, a list of runs. A run is its times, then for each item a list of its
-        kind and its fields."""
+        name and its fields."""
         runs = [[run.times, *map(_described, run.items)] for run in self.runs]
         return json.dumps(runs, separators=(",", ":"))
 
@@ -84,9 +102,9 @@ class Plan:
                 yield from run.items
 
 
-def _described(item: Any) -> list[Any]:
-    """An item's kind and its fields, in the order of their declaration."""
-    return [type(item).__name__, *dataclasses.astuple(item)]
+def _described(item: Item[Any]) -> list[Any]:
+    """An item's name on the wire and its fields, in the order of their declaration."""
+    return [item.wire_name, *dataclasses.astuple(item)]  # type: ignore[call-overload]
 
 
 class Material(Protocol):
@@ -95,3 +113,9 @@ class Material(Protocol):
     def take(self, item: Item[P]) -> P:
         """This party's part of the next item, which must be `item`."""
         ...
+
+
+def require(condition: bool, what: str) -> None:
+    """Refuses an item, naming what is out of bounds."""
+    if not condition:
+        raise ValueError(what)

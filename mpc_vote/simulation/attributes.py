@@ -12,8 +12,7 @@ from mpc_vote.learning.query_selection import asking
 from mpc_vote.simulation.experiment import Bench, Outcome
 from mpc_vote.simulation.inputs import View
 from mpc_vote.simulation.vote import simulated_spec, upload_bytes, vote
-from mpc_vote.voting import ballots
-from mpc_vote.voting.ballots import BallotKind, IntArray
+from mpc_vote.voting.ballots import MULTI_LABEL, IntArray
 
 
 @dataclass(frozen=True)
@@ -39,13 +38,13 @@ def ae_attributes(
     asked = asking(config.asking)(public.x, config.queries, seed)
     roster = {f"agent-{number}": 0 for number in range(len(seen.private))}
     spec = simulated_spec(
-        BallotKind.MULTI_LABEL, len(asked), public.classes, roster, config.sigma, tau=config.tau
+        MULTI_LABEL, len(asked), public.classes, roster, config.sigma, tau=config.tau
     )
     given: dict[str, IntArray] = {}
     for agent, part in zip(roster, seen.private, strict=True):
         bench.tell("agents learn", len(given), len(roster))
         scores = Ridge.fit(part.x, part.y, config.agent_decay).scores(public.x[asked])
-        given[agent] = ballots.multi_label(scores, config.tau, spec.message.fraction_bits)
+        given[agent] = spec.encode(agent, scores)
     labels = vote(spec, given, seed)
     student = Ridge.fit(public.x[asked], labels, config.student_decay)
     figures = {

@@ -26,8 +26,7 @@ from mpc_vote.simulation.agents import STROKES, Abstaining, Agents, Always, cast
 from mpc_vote.simulation.experiment import Bench, Outcome
 from mpc_vote.simulation.inputs import View
 from mpc_vote.simulation.vote import simulated_spec, upload_bytes, vote
-from mpc_vote.voting import ballots
-from mpc_vote.voting.ballots import BallotKind, IntArray
+from mpc_vote.voting.ballots import KNN_COUNT, ONE_HOT, IntArray
 from mpc_vote.voting.spec import Spec
 
 ALWAYS, ABSTAINING = Always(), Abstaining()
@@ -98,13 +97,9 @@ def ae_dpfl(bench: Bench, partition: Partition, config: AeConfig, seed: int) -> 
     votes = cast(bench, partition, config.agents, seed)
     features, asked = _ask(partition, config.labelling, seed)
     roster = {f"agent-{number}": 0 for number in range(len(partition.private))}
-    spec = simulated_spec(
-        BallotKind.ONE_HOT, len(asked), public.classes, roster, config.labelling.sigma
-    )
-    bits = spec.message.fraction_bits
+    spec = simulated_spec(ONE_HOT, len(asked), public.classes, roster, config.labelling.sigma)
     given = {
-        agent: ballots.one_hot(own[asked], public.classes, bits)
-        for agent, own in zip(roster, votes, strict=True)
+        agent: spec.encode(agent, own[asked]) for agent, own in zip(roster, votes, strict=True)
     }
     received = public.x if config.agents.sees_public else public.x[asked]
     return _learn(bench, spec, given, asked, features, received, partition, config.student, seed)
@@ -120,15 +115,12 @@ def knn_dpfl(bench: Bench, partition: Partition, config: KnnConfig, seed: int) -
         f"agent-{number}": max(1, round(config.k_share * len(part)))
         for number, part in enumerate(partition.private)
     }
-    spec = simulated_spec(
-        BallotKind.KNN_COUNT, len(asked), public.classes, roster, config.labelling.sigma
-    )
+    spec = simulated_spec(KNN_COUNT, len(asked), public.classes, roster, config.labelling.sigma)
     given: dict[str, IntArray] = {}
     for (agent, k), part in zip(roster.items(), partition.private, strict=True):
         bench.tell("neighbours", len(given), len(roster))
         voter = KnnVoter(see(part.x), part.y, part.classes, k)
-        counts = voter.counts(queries)
-        given[agent] = ballots.knn_count(counts, k, spec.message.fraction_bits)
+        given[agent] = spec.encode(agent, voter.counts(queries))
     received = public.x[asked]
     return _learn(bench, spec, given, asked, features, received, partition, config.student, seed)
 

@@ -21,7 +21,7 @@ from itertools import product
 
 from mpc_vote.privacy.accountant import Epsilons, gaussian_exact_epsilon
 from mpc_vote.privacy.mechanisms import Level
-from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.ballots import KNN_FREQUENCY, MULTI_LABEL, ONE_HOT, BallotKind
 from mpc_vote.voting.costing import Noise, Plan, losses
 
 _ROUNDING = 0.05 + 1e-9  # the tables print one decimal
@@ -62,7 +62,7 @@ class VoteRow:
     reported: float
     sigma: float | None
     queries: int
-    ballot: BallotKind = BallotKind.ONE_HOT
+    ballot: BallotKind = ONE_HOT
     tau: int | None = None
     sizes: tuple[int, ...] = ()
     server: int | None = None
@@ -142,7 +142,7 @@ class Checked:
 VOTES = (
     VoteRow(TABLE_1, "AE-DPFL, digits", 3.6, 25, 500, server=3000),
     VoteRow(TABLE_1, "AE-DPFL+DA, digits", 2.8, 30, 500, server=3000),
-    VoteRow(TABLE_1, "AE-DPFL, CelebA", 4.0, 50, 600, BallotKind.MULTI_LABEL, tau=4),
+    VoteRow(TABLE_1, "AE-DPFL, CelebA", 4.0, 50, 600, MULTI_LABEL, tau=4),
     VoteRow(TABLE_1, "AE-DPFL, MNIST", 4.3, None, 3000),
     *(
         VoteRow(
@@ -151,7 +151,7 @@ VOTES = (
             reported,
             sigma,
             queries,
-            BallotKind.KNN_FREQUENCY,
+            KNN_FREQUENCY,
             sizes=sizes,
             server=server,
         )
@@ -172,7 +172,7 @@ VOTES = (
             reported,
             35,
             queries,
-            BallotKind.KNN_FREQUENCY,
+            KNN_FREQUENCY,
             sizes=sizes,
             server=server,
         )
@@ -244,7 +244,7 @@ def one_round_of_fedavg(sampling: float, delta: float) -> float:
 
 def _stated_moved(row: VoteRow) -> float:
     """D^2 as Theorem 5 has it at the row's level, where agents differ with the smallest k."""
-    if row.ballot is BallotKind.MULTI_LABEL:
+    if row.ballot is MULTI_LABEL:
         return float(row.tau or 0)
     return 2 / min(row.ks) if row.ks else 1.0
 

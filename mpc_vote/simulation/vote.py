@@ -12,9 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from mpc_vote.argmax.engine import label_bits
-from mpc_vote.argmax.grouping import choose_groups
-from mpc_vote.argmax.registry import EngineName, ring_bits
+from mpc_vote.argmax.engine import reduced
+from mpc_vote.argmax.registry import TABLE
 from mpc_vote.mpc import ring
 from mpc_vote.mpc.channel import Channel
 from mpc_vote.mpc.in_process import run_committee
@@ -23,18 +22,11 @@ from mpc_vote.mpc.prg import SeedStream, Words
 from mpc_vote.mpc.sharing import Share, split
 from mpc_vote.privacy.noise import ByteSource, SkellamSampler
 from mpc_vote.proto.mpcvote.v1 import common_pb2
+from mpc_vote.voting import planning
 from mpc_vote.voting.aggregation import Totals, share_ballot
 from mpc_vote.voting.ballots import BallotKind, IntArray
-from mpc_vote.voting.spec import (
-    BALLOT_CODES,
-    DIGEST_BYTES,
-    ENGINE_CODES,
-    KNN_BALLOTS,
-    Spec,
-    default_fraction_bits,
-)
-
-_ENGINE = EngineName.TABLE
+from mpc_vote.voting.limits import DIGEST_BYTES
+from mpc_vote.voting.spec import Spec
 
 
 def simulated_spec(
@@ -55,33 +47,23 @@ def simulated_spec(
     Without a quorum everybody is expected, and noise is split among all. Whether ballots are
     verified changes no label.
     """
-    ks = list(roster.values())
-    message = common_pb2.RoundSpec(
+    message = planning.draft(
+        kind,
         round_id="simulated",
-        queries_digest=bytes(DIGEST_BYTES),
         queries=queries,
         query_dtype=common_pb2.DTYPE_FLOAT32,
         query_shape=[1],
         classes=classes,
-        ballot=BALLOT_CODES[kind],
         tau=tau,
-        fraction_bits=default_fraction_bits(kind, ks),
         sigma=sigma,
-        roster=[
-            common_pb2.RosterEntry(agent=agent, k=k if kind in KNN_BALLOTS else 0)
-            for agent, k in roster.items()
-        ],
+        roster=roster,
         quorum=len(roster) if quorum is None else quorum,
         collusion=collusion,
         parties=[f"party-{rank}" for rank in range(parties)],
         dealer="dealer",
-        engine=ENGINE_CODES[_ENGINE],
         verified=verified,
     )
-    draft = Spec(b"", message)
-    message.groups.extend(choose_groups(draft.rows, draft.row_classes, parties, 0.0))
-    message.ring_bits = ring_bits(_ENGINE, draft.total_bound)
-    return Spec.seal(message)
+    return planning.complete(message, bytes(DIGEST_BYTES), TABLE, 0.0)
 
 
 def upload_bytes(spec: Spec) -> int:
@@ -117,7 +99,7 @@ def count(spec: Spec, noisy: Iterable[tuple[str, IntArray]]) -> npt.NDArray[np.i
     for agent, ballot in noisy:
         cells = ballot.size
         shares[agent] = split(ballot, parties, spec.explicit_rank(agent), spec.message.ring_bits)
-    return _label(spec, shares, cells if spec.multi_label else cells // spec.row_classes)
+    return _label(spec, shares, cells if spec.ballot.attributes else cells // spec.row_classes)
 
 
 def totals(spec: Spec, ballots: Mapping[str, IntArray]) -> IntArray:
@@ -133,7 +115,7 @@ def totals(spec: Spec, ballots: Mapping[str, IntArray]) -> IntArray:
 
     added = np.sum(run_committee(len(spec.parties), party), axis=0, dtype=np.uint64)
     # A row for an attribute begins with half of the agents, for comparison.
-    cells = added.reshape(spec.rows, -1)[:, 1:] if spec.multi_label else added
+    cells = added.reshape(spec.rows, -1)[:, 1:] if spec.ballot.attributes else added
     return ring.signed(cells.reshape(-1), spec.message.ring_bits).reshape(-1, spec.message.classes)
 
 
@@ -152,5 +134,4 @@ def _label(spec: Spec, shares: Mapping[str, Sequence[Share]], rows: int) -> npt.
         return np.concatenate(blocks)
 
     total = np.sum(run_committee(len(spec.parties), party), axis=0, dtype=np.uint64)
-    mask = np.uint64((1 << label_bits(spec.row_classes)) - 1)
-    return np.asarray(total & mask, dtype=np.int64)
+    return reduced(np.asarray(total), spec.row_classes).astype(np.int64)

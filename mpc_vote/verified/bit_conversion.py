@@ -14,22 +14,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from mpc_vote.argmax.table.level import MIN_BITS
 from mpc_vote.mpc import ring
-from mpc_vote.mpc.preprocessing import Item
+from mpc_vote.mpc.preprocessing import Item, require
 from mpc_vote.mpc.prg import SeedStream
 
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 
 MAX_POINTER_BITS = 10
+# Numbers of one item: what a party's memory holds at a time.
+MAX_NUMBERS = 1 << 26
 
 
-class UnmaskingPart(NamedTuple):
+class BitConversionPart(NamedTuple):
     """One party's shares; of numbers the low ring_bits count."""
 
     pointer_masks: Array
@@ -42,17 +45,24 @@ class UnmaskingPart(NamedTuple):
     """(flags,)"""
 
     def __repr__(self) -> str:
-        return "UnmaskingPart(hidden)"
+        return "BitConversionPart(hidden)"
 
 
 @dataclass(frozen=True)
-class Unmasking(Item[UnmaskingPart]):
+class BitConversion(Item[BitConversionPart]):
     """For so many pointers of `pointer_bits` bits, and so many flags."""
+
+    wire_name: ClassVar[str] = "bit_conversion"
 
     pointers: int
     pointer_bits: int
     flags: int
     ring_bits: int
+
+    def check(self) -> None:
+        require(self.pointer_bits <= MAX_POINTER_BITS, "the bits of a pointer")
+        require(MIN_BITS <= self.ring_bits <= ring.WORD_BITS, "the ring of a bit conversion")
+        require(0 < self.numbers <= MAX_NUMBERS, "a bit conversion's size")
 
     @property
     def places(self) -> int:
@@ -76,7 +86,7 @@ class Unmasking(Item[UnmaskingPart]):
     def part_bytes(self) -> int:
         return self.numbers * self._dtype.itemsize + 2 * self.pointers + self.flags
 
-    def expand(self, seed: bytes, index: int, correction: bytes | None) -> UnmaskingPart:
+    def expand(self, seed: bytes, index: int, correction: bytes | None) -> BitConversionPart:
         stream = SeedStream(seed, index)
         pointer_masks, flag_masks = self._masks(stream)
         numbers: Array
@@ -85,7 +95,7 @@ class Unmasking(Item[UnmaskingPart]):
         else:
             numbers = ring.unpack_planes(correction, self.ring_bits, self.numbers)
         units = numbers[: self.pointers * self.places].reshape(self.pointers, self.places)
-        return UnmaskingPart(pointer_masks, units, flag_masks, numbers[units.size :])
+        return BitConversionPart(pointer_masks, units, flag_masks, numbers[units.size :])
 
     def correct(self, seeds: Sequence[bytes], index: int) -> bytes:
         streams = [SeedStream(seed, index) for seed in seeds]

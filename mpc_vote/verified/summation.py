@@ -17,16 +17,14 @@ from mpc_vote.mpc import ring
 from mpc_vote.mpc.channel import Openings
 from mpc_vote.mpc.preprocessing import Material
 from mpc_vote.mpc.prg import Words
-from mpc_vote.verified.bit_conversion import Unmasking, UnmaskingPart
+from mpc_vote.verified.bit_conversion import BitConversion, BitConversionPart
 from mpc_vote.verified.encoding import BitReader, Bits, Layout
 
 Array = npt.NDArray[Any]
 Pointers = npt.NDArray[np.uint16]
 
-# Numbers in one item of material: what a party's memory holds at a time.
+# Numbers in one item, unless eight queries alone take more.
 _CHUNK_NUMBERS = 1 << 24
-# The same where eight queries alone take more.
-MAX_NUMBERS = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -37,9 +35,9 @@ class Count:
     queries: int
     ring_bits: int
 
-    def plan(self) -> list[Unmasking]:
+    def plan(self) -> list[BitConversion]:
         """All material that it takes."""
-        return [self._unmasking(size) for size in self._chunks()]
+        return [self._conversion(size) for size in self._chunks()]
 
     def run(
         self, readers: Sequence[BitReader | None], channel: Openings, material: Material
@@ -56,8 +54,8 @@ class Count:
         for start in range(0, self.queries, step):
             yield min(step, self.queries - start)
 
-    def _unmasking(self, queries: int) -> Unmasking:
-        return Unmasking(
+    def _conversion(self, queries: int) -> BitConversion:
+        return BitConversion(
             pointers=queries * sum(layout.pointers for layout in self.layouts),
             pointer_bits=self.layouts[0].pointer_bits,
             flags=queries * sum(layout.flags for layout in self.layouts),
@@ -72,7 +70,7 @@ class Count:
         material: Material,
     ) -> Array:
         """Shares of the totals of the next queries, (queries, classes)."""
-        item = self._unmasking(queries)
+        item = self._conversion(queries)
         part = material.take(item)
         pointers, flags = self._read(readers, queries, item)
         opened = _open(channel, item, pointers ^ part.pointer_masks, flags ^ part.flag_masks)
@@ -85,7 +83,7 @@ class Count:
         return total
 
     def _read(
-        self, readers: Sequence[BitReader | None], queries: int, item: Unmasking
+        self, readers: Sequence[BitReader | None], queries: int, item: BitConversion
     ) -> tuple[Pointers, Bits]:
         """This party's shares of all bits; of who is absent all parties take zeros."""
         pointers, flags = np.zeros(item.pointers, np.uint16), np.zeros(item.flags, np.uint8)
@@ -115,7 +113,7 @@ class Count:
 def _add_up(
     layout: Layout,
     queries: int,
-    part: UnmaskingPart,
+    part: BitConversionPart,
     opened: tuple[Pointers, Bits],
     own: tuple[slice, slice],
     constants: bool,
@@ -155,7 +153,7 @@ def _weighed(flags: Array, weights: Sequence[int]) -> Array:
 
 
 def _open(
-    channel: Openings, item: Unmasking, pointers: Pointers, flags: Bits
+    channel: Openings, item: BitConversion, pointers: Pointers, flags: Bits
 ) -> tuple[Pointers, Bits]:
     """Opens what is shared by exclusive or, in one round."""
     packed = ring.pack_planes(pointers, item.pointer_bits) if item.pointers else b""

@@ -37,9 +37,9 @@ class Totals:
         public, so it is party 0's share alone; a tie is a no.
         """
         spec = self._spec
-        cells = rows if spec.multi_label else rows * spec.row_classes
+        cells = rows if spec.ballot.attributes else rows * spec.row_classes
         totals = self._cells(cells, channel, material)
-        if not spec.multi_label:
+        if not spec.ballot.attributes:
             return totals
         votes = len(self._shares) << spec.message.fraction_bits
         half = votes // 2 if channel.rank == 0 else 0

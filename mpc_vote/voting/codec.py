@@ -1,31 +1,21 @@
-"""A session's plan of material on the wire, read with every size checked."""
+"""A session's preprocessing plan on the wire, read with every size checked."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from mpc_vote.argmax.crypten.triples import TripleKind, Triples
 from mpc_vote.argmax.one_hot import Rotation
-from mpc_vote.argmax.table.engine import MIN_BITS
-from mpc_vote.argmax.table.level import MAX_BITS, MAX_GROUP, Level
+from mpc_vote.argmax.registry import ENGINES
 from mpc_vote.errors import ErrorKind, VoteError
-from mpc_vote.mpc import ring
 from mpc_vote.mpc.preprocessing import Item, Plan, Run
 from mpc_vote.proto.mpcvote.v1 import dealer_pb2
-from mpc_vote.verified.bit_conversion import MAX_POINTER_BITS, Unmasking
-from mpc_vote.verified.summation import MAX_NUMBERS as MAX_UNMASKED
-from mpc_vote.voting.spec import MAX_CLASSES
+from mpc_vote.verified.bit_conversion import BitConversion
 
-MAX_TRIPLES = 1 << 24
-# Comparisons of one level item; what is larger comes in several.
-MAX_COMPARISONS = 1 << 16
-MAX_LABEL_BITS = 64
 MAX_ITEMS = 65_536
 MAX_TIMES = 65_536
-MAX_DEALT = 1 << 17
-
-_TRIPLE_CODES = {kind.value: kind for kind in TripleKind}
+MAX_REPEATED_ITEMS = 1 << 17
 
 
 def to_wire(plan: Plan) -> list[dealer_pb2.DealRun]:
@@ -44,70 +34,42 @@ def from_wire(runs: Iterable[dealer_pb2.DealRun]) -> Plan:
     _require(sum(len(run.items) for run in given) <= MAX_ITEMS, f"over {MAX_ITEMS} items")
     _require(all(0 < run.times <= MAX_TIMES for run in given), "a run's number of times")
     # Each item is committed to, and commitments wait until all parties have read them.
-    dealt = sum(len(run.items) * run.times for run in given)
-    _require(dealt <= MAX_DEALT, f"over {MAX_DEALT} items with their repetitions")
-    return Plan(tuple(Run(tuple(map(_from_item, run.items)), run.times) for run in given))
+    repeated = sum(len(run.items) * run.times for run in given)
+    why = f"over {MAX_REPEATED_ITEMS} items with their repetitions"
+    _require(repeated <= MAX_REPEATED_ITEMS, why)
+    known = _items()
+    return Plan(
+        tuple(Run(tuple(_from_item(one, known) for one in run.items), run.times) for run in given)
+    )
+
+
+def _items() -> dict[str, type[Item[Any]]]:
+    """All that a dealer deals, by the names of their messages."""
+    of_engines: list[type[Item[Any]]] = [item for kind in ENGINES for item in kind.items]
+    items: list[type[Item[Any]]] = [*of_engines, Rotation, BitConversion]
+    return {item.wire_name: item for item in items}
 
 
 def _to_item(item: Item[Any]) -> dealer_pb2.DealItem:
-    if isinstance(item, Triples):
-        kind = dealer_pb2.TripleKind.ValueType(item.kind)
-        return dealer_pb2.DealItem(triples=dealer_pb2.TripleItem(kind=kind, count=item.count))
-    if isinstance(item, Level):
-        level = dealer_pb2.LevelItem(
-            vectors=item.vectors,
-            group=item.group,
-            bits=item.bits,
-            label_bits=item.label_bits,
-            labelled=item.labelled,
-            last=item.last,
-        )
-        return dealer_pb2.DealItem(level=level)
-    if isinstance(item, Rotation):
-        rotation = dealer_pb2.RotationItem(rows=item.rows, classes=item.classes)
-        return dealer_pb2.DealItem(rotation=rotation)
-    if isinstance(item, Unmasking):
-        unmasking = dealer_pb2.UnmaskingItem(
-            pointers=item.pointers,
-            pointer_bits=item.pointer_bits,
-            flags=item.flags,
-            ring_bits=item.ring_bits,
-        )
-        return dealer_pb2.DealItem(unmasking=unmasking)
-    raise TypeError(f"no message for {type(item).__name__}")
+    message = dealer_pb2.DealItem()
+    fields = {field.name: getattr(item, field.name) for field in dataclasses.fields(item)}  # type: ignore[arg-type]
+    shape = getattr(message, item.wire_name)
+    shape.MergeFrom(type(shape)(**fields))
+    shape.SetInParent()
+    return message
 
 
-def _from_item(item: dealer_pb2.DealItem) -> Item[Any]:
-    if item.HasField("triples"):
-        kind, count = item.triples.kind, item.triples.count
-        _require(kind in _TRIPLE_CODES and 0 < count <= MAX_TRIPLES, "an item's kind or size")
-        return Triples(_TRIPLE_CODES[kind], count)
-    if item.HasField("rotation"):
-        rotation = Rotation(item.rotation.rows, item.rotation.classes)
-        _require(2 <= rotation.classes <= MAX_CLASSES, "the classes of a rotation")
-        _require(0 < rotation.rows * rotation.places <= MAX_TRIPLES, "a rotation's size")
-        return rotation
-    if item.HasField("unmasking"):
-        asked = item.unmasking
-        _require(asked.pointer_bits <= MAX_POINTER_BITS, "the bits of a pointer")
-        _require(MIN_BITS <= asked.ring_bits <= ring.WORD_BITS, "the ring of an unmasking")
-        unmasking = Unmasking(asked.pointers, asked.pointer_bits, asked.flags, asked.ring_bits)
-        _require(0 < unmasking.numbers <= MAX_UNMASKED, "an unmasking's size")
-        return unmasking
-    _require(item.HasField("level"), "an item's kind or size")
-    level = Level(
-        vectors=item.level.vectors,
-        group=item.level.group,
-        bits=item.level.bits,
-        label_bits=item.level.label_bits,
-        labelled=item.level.labelled,
-        last=item.level.last,
-    )
-    _require(2 <= level.group <= MAX_GROUP, "the group of a level")
-    _require(level.vectors > 0 and level.vectors * level.pairs <= MAX_COMPARISONS, "a level's size")
-    _require(MIN_BITS <= level.bits <= MAX_BITS, "the ring of a level")
-    _require(0 < level.label_bits <= MAX_LABEL_BITS, "the labels of a level")
-    return level
+def _from_item(message: dealer_pb2.DealItem, known: dict[str, type[Item[Any]]]) -> Item[Any]:
+    name = message.WhichOneof("shape")
+    kind = known.get(name) if name is not None else None
+    if name is None or kind is None:
+        raise VoteError(ErrorKind.DEAL_INVALID, why="an item's kind or size")
+    shape = getattr(message, name)
+    fields = {field.name: getattr(shape, field.name) for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    try:
+        return kind.read(fields)
+    except ValueError as error:
+        raise VoteError(ErrorKind.DEAL_INVALID, why=str(error)) from error
 
 
 def _require(condition: bool, why: str) -> None:

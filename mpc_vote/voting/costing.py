@@ -25,9 +25,11 @@ from mpc_vote.privacy.accountant import (
 )
 from mpc_vote.privacy.mechanisms import GaussianVote, Level, SkellamVote
 from mpc_vote.privacy.rounding import shown
-from mpc_vote.privacy.sensitivity import Sensitivity
-from mpc_vote.voting.ballots import BallotKind, agent_sensitivity, instance_sensitivity
-from mpc_vote.voting.spec import KNN_BALLOTS, MAX_AGENTS, MAX_K, default_fraction_bits
+from mpc_vote.voting.ballots import (
+    BallotKind,
+)
+from mpc_vote.voting.charge import charge
+from mpc_vote.voting.limits import MAX_AGENTS, MAX_K
 
 MAX_QUERIES = 10**9
 """Far more than anybody labels; it bounds the search for a number of queries."""
@@ -109,7 +111,7 @@ class Plan:
             raise PlanError(
                 f"delta must be at least {LEAST_DELTA:g} and below 1, not {self.delta:g}"
             )
-        if self.ballot in KNN_BALLOTS:
+        if self.ballot.needs_k:
             if not self.ks:
                 raise PlanError("kNN ballots need k: the public number of neighbours of an agent")
             if not all(1 <= k <= MAX_K for k in self.ks):
@@ -119,7 +121,7 @@ class Plan:
                 raise PlanError(f"there are {len(self.ks)} k for {agents}")
         elif self.ks:
             raise PlanError("k is for kNN ballots only: models vote without neighbours")
-        if self.ballot is BallotKind.MULTI_LABEL:
+        if self.ballot.attributes:
             if self.tau is None or self.tau < 1:
                 raise PlanError("multi-label ballots need tau: the most attributes of one yes")
         elif self.tau is not None:
@@ -133,7 +135,7 @@ class Plan:
     @property
     def fraction_bits(self) -> int:
         """A vote is 2^f units, as in the service."""
-        return default_fraction_bits(self.ballot, list(self.ks))
+        return self.ballot.default_fraction_bits(self.ks)
 
     @property
     def largest_sigma(self) -> float:
@@ -162,7 +164,7 @@ class Plan:
         """Units in a vote: of the encoding, or without one such that sensitivities are whole."""
         if self.noise is Noise.SKELLAM:
             return 1 << self.fraction_bits
-        return min(self.ks) if self.ballot is BallotKind.KNN_FREQUENCY else 1
+        return self.ballot.ideal_unit(self.ks)
 
     @property
     def mechanism(self) -> Vote:
@@ -189,27 +191,22 @@ class Plan:
 
     def _with(self, parts: int) -> Vote:
         """The mechanism under the noise of so many agents."""
-        agent, instance = self._sensitivities()
         if self.noise is Noise.SKELLAM:
-            variance = self._agent_variance() * parts
-            return SkellamVote(self.queries, variance, agent, instance)
+            return charge(
+                self.ballot,
+                queries=self.queries,
+                variance=self._agent_variance() * parts,
+                fraction_bits=self.fraction_bits,
+                ks=self.ks,
+                tau=self.tau,
+            )
+        agent, instance = self.ballot.ideal_sensitivities(self.ks, self.tau)
         variance = float(Fraction(self.sigma) ** 2 * self.unit**2 * parts / self._parts)
         return GaussianVote(self.queries, variance, agent, instance)
 
     def _agent_variance(self) -> float:
         return noise.per_agent_variance(
             self.sigma, self.fraction_bits, self._quorum, self._quorum - self._parts
-        )
-
-    def _sensitivities(self) -> tuple[Sensitivity, Sensitivity]:
-        """At agent and at instance level, in units."""
-        if self.noise is Noise.GAUSSIAN and self.ballot is BallotKind.KNN_FREQUENCY:
-            # Nothing is rounded, and one neighbour in k is swapped for another.
-            return Sensitivity(self.unit, self.unit**2), Sensitivity(2, 2)
-        bits = self.fraction_bits if self.noise is Noise.SKELLAM else 0
-        return (
-            agent_sensitivity(self.ballot, fraction_bits=bits, ks=self.ks, tau=self.tau),
-            instance_sensitivity(self.ballot, fraction_bits=bits, ks=self.ks, tau=self.tau),
         )
 
 

@@ -12,8 +12,10 @@ import time
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy.typing as npt
+
 from mpc_vote.argmax.engine import Engine, session_plan
-from mpc_vote.argmax.registry import EngineName, make_engine, ring_bits
+from mpc_vote.argmax.registry import ENGINES, EngineKind
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.mpc import ring
 from mpc_vote.mpc.preprocessing import Plan, Run
@@ -22,56 +24,25 @@ from mpc_vote.privacy import noise
 from mpc_vote.privacy.mechanisms import SkellamVote
 from mpc_vote.proto.mpcvote.v1 import common_pb2
 from mpc_vote.transport import tensors
+from mpc_vote.verified.bit_conversion import MAX_NUMBERS
 from mpc_vote.verified.encoding import TAIL, Layout
-from mpc_vote.verified.summation import MAX_NUMBERS, Count
-from mpc_vote.voting import ballots
-from mpc_vote.voting.ballots import BallotKind
-
-# Room for the longest roster, and for fields of a later version.
-MAX_SPEC_BYTES = 1 << 20
-MAX_QUERIES = 10_000
-MAX_QUERY_BYTES = 256 << 20
-MAX_CLASSES = 1_000
-MAX_AGENTS = 4_096
-MAX_PARTIES = 16
-# An agent declines further ones, so a service does not open them.
-MAX_ROUNDS_AT_ONCE = 8
-MAX_K = 1 << 20
-# Each level at least halves the classes.
-MAX_LEVELS = 10
-DIGEST_BYTES = 32
-# A total outside the ring would give a wrong label: allowed with this probability in a whole round.
-OVERFLOW_PROBABILITY = 2.0**-60
-
-BALLOTS = {
-    common_pb2.BALLOT_KIND_ONE_HOT: BallotKind.ONE_HOT,
-    common_pb2.BALLOT_KIND_KNN_FREQUENCY: BallotKind.KNN_FREQUENCY,
-    common_pb2.BALLOT_KIND_KNN_COUNT: BallotKind.KNN_COUNT,
-    common_pb2.BALLOT_KIND_MULTI_LABEL: BallotKind.MULTI_LABEL,
-}
-BALLOT_CODES = {kind: code for code, kind in BALLOTS.items()}
-
-ENGINES = {
-    common_pb2.ENGINE_TABLE: EngineName.TABLE,
-    common_pb2.ENGINE_STOCK_PAIRWISE: EngineName.PAIRWISE,
-    common_pb2.ENGINE_STOCK_LOG_REDUCTION: EngineName.LOG_REDUCTION,
-    common_pb2.ENGINE_STOCK_DOUBLE_LOG_REDUCTION: EngineName.DOUBLE_LOG_REDUCTION,
-    common_pb2.ENGINE_STOCK_ACCELERATED_CASCADE: EngineName.ACCELERATED_CASCADE,
-}
-ENGINE_CODES = {name: code for code, name in ENGINES.items()}
-
-VERIFIED_BALLOTS = (BallotKind.ONE_HOT, BallotKind.KNN_COUNT, BallotKind.MULTI_LABEL)
-# Numbers that are dealt for a verified round: a minute of a dealer's time, in eight copies.
-MAX_DEALT = 1 << 28
-
-KNN_BALLOTS = (BallotKind.KNN_FREQUENCY, BallotKind.KNN_COUNT)
-
-
-def default_fraction_bits(kind: BallotKind, ks: list[int]) -> int:
-    """Four bits, and enough more for a frequency ballot to tell 1/k of a vote apart."""
-    if kind is BallotKind.KNN_FREQUENCY:
-        return 4 + math.ceil(math.log2(max(ks)))
-    return 4
+from mpc_vote.verified.summation import Count
+from mpc_vote.voting.ballots import BALLOTS, BallotKind, IntArray
+from mpc_vote.voting.ballots.kind import MAX_FRACTION_BITS
+from mpc_vote.voting.charge import charge
+from mpc_vote.voting.limits import (
+    DIGEST_BYTES,
+    MAX_AGENTS,
+    MAX_CLASSES,
+    MAX_K,
+    MAX_LEVELS,
+    MAX_PARTIES,
+    MAX_QUERIES,
+    MAX_QUERY_BYTES,
+    MAX_SPEC_BYTES,
+    MAX_VERIFIED_NUMBERS,
+    OVERFLOW_PROBABILITY,
+)
 
 
 @dataclass(frozen=True)
@@ -109,7 +80,9 @@ class Spec:
 
     @cached_property
     def ballot(self) -> BallotKind:
-        return BALLOTS[self.message.ballot]
+        kind = BALLOTS.by_code(self.message.ballot)
+        assert kind is not None, "checked where it is parsed"
+        return kind
 
     @cached_property
     def roster(self) -> dict[str, int]:
@@ -122,9 +95,13 @@ class Spec:
 
     @cached_property
     def engine(self) -> Engine:
-        return make_engine(
-            ENGINES[self.message.engine], self.message.ring_bits, self.message.groups
-        )
+        return self._engine_kind.make(self.message.ring_bits, self.message.groups)
+
+    @property
+    def _engine_kind(self) -> EngineKind:
+        kind = ENGINES.by_code(self.message.engine)
+        assert kind is not None, "checked where it is parsed"
+        return kind
 
     @property
     def query_shape(self) -> tuple[int, ...]:
@@ -136,13 +113,9 @@ class Spec:
         return self.message.queries * self.message.classes
 
     @property
-    def multi_label(self) -> bool:
-        return self.ballot is BallotKind.MULTI_LABEL
-
-    @property
     def width(self) -> int:
         """Labels per query."""
-        return self.message.classes if self.multi_label else 1
+        return self.ballot.width(self.message.classes)
 
     @property
     def rows(self) -> int:
@@ -152,7 +125,18 @@ class Spec:
     @property
     def row_classes(self) -> int:
         """Classes in a row of the secure argmax: no and yes for an attribute."""
-        return 2 if self.multi_label else self.message.classes
+        return self.ballot.row_classes(self.message.classes)
+
+    def encode(self, agent: str, votes: npt.ArrayLike) -> IntArray:
+        """An agent's ballots in units, (queries, classes), from what its voter says."""
+        m = self.message
+        return self.ballot.encode(
+            votes,
+            classes=m.classes,
+            fraction_bits=m.fraction_bits,
+            k=self.roster[agent],
+            tau=m.tau,
+        )
 
     @cached_property
     def agent_variance(self) -> float:
@@ -173,12 +157,13 @@ class Spec:
         """The cost to agents with these k: only noise that no coalition of the assumed size knows
         counts."""
         m = self.message
-        given = {"fraction_bits": m.fraction_bits, "ks": ks, "tau": m.tau or None}
-        return SkellamVote(
+        return charge(
+            self.ballot,
             queries=m.queries,
             variance=self.agent_variance * (m.quorum - m.collusion),
-            agent=ballots.agent_sensitivity(self.ballot, **given),  # type: ignore[arg-type]
-            instance=ballots.instance_sensitivity(self.ballot, **given),  # type: ignore[arg-type]
+            fraction_bits=m.fraction_bits,
+            ks=ks,
+            tau=m.tau or None,
         )
 
     @cached_property
@@ -186,10 +171,13 @@ class Spec:
         """How the ballots of a verified round are laid out, by the roster."""
         m = self.message
         bound, unit = noise.tail_bound(self.agent_variance, TAIL), 1 << m.fraction_bits
-        if self.ballot is BallotKind.KNN_COUNT:
-            return tuple(Layout(m.classes, unit, bound, k) for k in self.roster.values())
-        votes = m.tau if self.multi_label else 1
-        return (Layout(m.classes, unit, bound, votes, self.multi_label),) * len(self.roster)
+        by_k = {k: self.ballot.layout(m.classes, unit, bound, k, m.tau) for k in self._ks}
+        layouts = [by_k[k] for k in self.roster.values()]
+        return tuple(layout for layout in layouts if layout is not None)
+
+    @property
+    def _ks(self) -> set[int]:
+        return set(self.roster.values())
 
     @property
     def count(self) -> Count:
@@ -218,8 +206,10 @@ class Spec:
         """No total exceeds this: of honest agents but with probability OVERFLOW_PROBABILITY, in a
         verified round whatever agents do."""
         m = self.message
-        ks, tau = list(self.roster.values()), m.tau or None
-        votes = len(self.roster) * ballots.max_entry(self.ballot, m.fraction_bits, ks, tau)
+        most = self.ballot.max_entry(
+            fraction_bits=m.fraction_bits, ks=list(self._ks), tau=m.tau or None
+        )
+        votes = len(self.roster) * most
         if m.verified:
             return votes + len(self.roster) * self.layouts[0].bound
         variance = len(self.roster) * self.agent_variance
@@ -241,19 +231,16 @@ class Spec:
         m = self.message
         require(0 < m.queries <= MAX_QUERIES, f"queries must be 1 to {MAX_QUERIES}")
         require(len(m.queries_digest) == DIGEST_BYTES, "the digest of the queries is missing")
-        require(
-            2 <= m.classes <= MAX_CLASSES or m.ballot == common_pb2.BALLOT_KIND_MULTI_LABEL,
-            f"classes must be 2 to {MAX_CLASSES}",
-        )
-        require(1 <= m.classes <= MAX_CLASSES, f"classes must be 1 to {MAX_CLASSES}")
+        require(BALLOTS.by_code(m.ballot) is not None, "the ballot kind is unknown")
+        low = self.ballot.min_classes
+        require(low <= m.classes <= MAX_CLASSES, f"classes must be {low} to {MAX_CLASSES}")
         shape = self.query_shape
         require(0 < len(shape) < tensors.MAX_DIMENSIONS, "a query has too many or no dimensions")
         size = m.queries * math.prod(shape) * tensors.dtype_of(m.query_dtype).itemsize
         require(0 < size <= MAX_QUERY_BYTES, f"the queries take over {MAX_QUERY_BYTES} bytes")
-        require(m.ballot in BALLOTS, "the ballot kind is unknown")
-        require(m.engine in ENGINES, "the engine is unknown")
+        require(ENGINES.by_code(m.engine) is not None, "the engine is unknown")
         require(len(m.groups) <= MAX_LEVELS, "there are too many levels of groups")
-        require(m.fraction_bits <= ballots.MAX_FRACTION_BITS, "too many fraction bits")
+        require(m.fraction_bits <= MAX_FRACTION_BITS, "too many fraction bits")
         require(0 < m.sigma < math.inf, "sigma must be positive")
         require(bool(NAME_PATTERN.fullmatch(m.round_id)), "the round id is malformed")
         for names, what, low, high in (
@@ -268,13 +255,13 @@ class Spec:
             m.collusion < m.quorum <= len(m.roster),
             "the quorum must lie above the collusion bound and within the roster",
         )
-        if self.ballot in KNN_BALLOTS:
+        if self.ballot.needs_k:
             require(all(0 < e.k <= MAX_K for e in m.roster), f"k must be 1 to {MAX_K}")
-        if self.multi_label:
+        if self.ballot.attributes:
             require(0 < m.tau <= m.classes, "tau must be 1 to the number of attributes")
         try:
             need = self.total_bound
-            fitting = ring_bits(ENGINES[m.engine], need)
+            fitting = self._engine_kind.ring_bits(need)
             require(m.ring_bits == fitting, "the ring does not fit the engine and the totals")
             have = self.engine.largest_total(self.row_classes)
             self.engine.block_rows(self.row_classes)
@@ -283,8 +270,8 @@ class Spec:
         require(self.agent_variance <= noise.MAX_STD**2, "the noise is too large: lower sigma")
         if m.verified:
             require(
-                self.ballot in VERIFIED_BALLOTS,
-                "frequency ballots can't be verified: use count ballots, or verified=False",
+                bool(self.layouts),
+                f"{self.ballot.name} ballots can't be verified: use others, or verified=False",
             )
             require(
                 self.can_be_verified,
@@ -299,10 +286,11 @@ class Spec:
     @property
     def can_be_verified(self) -> bool:
         """Whether there is a way to verify such ballots, in such a number."""
-        if self.ballot not in VERIFIED_BALLOTS:
+        if not self.layouts:
             return False
         numbers = sum(layout.numbers for layout in self.layouts)
-        return 8 * numbers <= MAX_NUMBERS and numbers * self.message.queries <= MAX_DEALT
+        most = numbers * self.message.queries
+        return 8 * numbers <= MAX_NUMBERS and most <= MAX_VERIFIED_NUMBERS
 
 
 def require(condition: bool, why: str) -> None:

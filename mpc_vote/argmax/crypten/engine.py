@@ -37,7 +37,7 @@ class MaxMethod(enum.StrEnum):
     ACCELERATED_CASCADE = "accelerated_cascade"
 
 
-class StockArgmax:
+class CryptenArgmax:
     """CrypTen's argmax over rows of totals shared modulo 2^64."""
 
     ring_bits = ring.WORD_BITS
@@ -110,5 +110,5 @@ class _Rehearsal:
 def _plan_of_one_row(method: MaxMethod, classes: int, parties: int) -> tuple[Triples, ...]:
     """Items depend on the shape alone, and their sizes are linear in the rows."""
     rehearsal = _Rehearsal(parties)
-    StockArgmax(method).run(np.zeros(classes, dtype=np.uint64), classes, rehearsal, rehearsal)
+    CryptenArgmax(method).run(np.zeros(classes, dtype=np.uint64), classes, rehearsal, rehearsal)
     return tuple(rehearsal.items)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from mpc_vote.mpc.preprocessing import Item
+from mpc_vote.mpc.preprocessing import Item, require
 from mpc_vote.mpc.prg import SeedStream, Words
 
 _WORD_BYTES = 8
@@ -21,6 +22,11 @@ class TripleKind(enum.IntEnum):
     PRODUCT = 1
     CONJUNCTION = 2
     BIT = 3
+
+
+_KINDS = frozenset(kind.value for kind in TripleKind)
+
+MAX_TRIPLES = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -39,8 +45,18 @@ class TriplePart:
 class Triples(Item[TriplePart]):
     """`count` triples of a kind: c = a*b, c = a&b, or c = a in the other sharing."""
 
+    wire_name: ClassVar[str] = "triples"
+
     kind: TripleKind
     count: int
+
+    @classmethod
+    def read(cls, fields: Mapping[str, Any]) -> Self:
+        require(fields["kind"] in _KINDS, "an item's kind or size")
+        return super().read({**fields, "kind": TripleKind(fields["kind"])})
+
+    def check(self) -> None:
+        require(0 < self.count <= MAX_TRIPLES, "an item's kind or size")
 
     @property
     def correction_bytes(self) -> int:

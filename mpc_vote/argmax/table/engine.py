@@ -44,10 +44,11 @@ from mpc_vote.argmax.engine import label_bits as bits_of_label
 from mpc_vote.argmax.table.level import (
     MAX_BITS,
     MAX_GROUP,
+    MIN_BITS,
     Array,
     Bytes,
-    Level,
     LevelPart,
+    LevelTables,
     pair_indices,
 )
 from mpc_vote.mpc import ring
@@ -55,7 +56,6 @@ from mpc_vote.mpc.channel import Channel, Openings, zero_share
 from mpc_vote.mpc.preprocessing import Item, Material
 from mpc_vote.mpc.prg import Words
 
-MIN_BITS = 13
 # Comparisons of one item of material: what a processor's cache holds.
 _CHUNK_PAIRS = 1 << 15
 # Comparisons of one run: what a party's memory holds.
@@ -123,7 +123,7 @@ class TableArgmax:
         """See `Engine`."""
         return [item for level in self._items(rows, classes) for item in level]
 
-    def _items(self, rows: int, classes: int) -> list[list[Level]]:
+    def _items(self, rows: int, classes: int) -> list[list[LevelTables]]:
         """By level, the chunks of vectors."""
         levels = self.levels(classes)
         chunked = []
@@ -133,7 +133,7 @@ class TableArgmax:
             chunks = [min(step, vectors - start) for start in range(0, vectors, step)]
             chunked.append(
                 [
-                    Level(
+                    LevelTables(
                         vectors=chunk,
                         group=size,
                         bits=self.ring_bits,
@@ -196,7 +196,7 @@ def _grouped(values: Array, count: int, size: int, absent: int) -> Array:
 class _Level:
     """One level's items, with this party's parts of them, chunk by chunk."""
 
-    def __init__(self, items: Sequence[Level], channel: Openings, material: Material) -> None:
+    def __init__(self, items: Sequence[LevelTables], channel: Openings, material: Material) -> None:
         self.shape = items[0]
         self.items = items
         self.parts = [material.take(item) for item in items]
@@ -259,7 +259,7 @@ def _open_sums(channel: Openings, shares: Sequence[tuple[Array, int]]) -> list[A
     return opened
 
 
-def _look_up(item: Level, tables: Array, masked: Array) -> tuple[bytes, Bytes]:
+def _look_up(item: LevelTables, tables: Array, masked: Array) -> tuple[bytes, Bytes]:
     """This party's shares of the bits to open, packed; and what is public of [x_i >= x_j]."""
     upper, lower = pair_indices(item.group)
     difference = masked[upper] - masked[lower]
@@ -277,7 +277,9 @@ def _look_up(item: Level, tables: Array, masked: Array) -> tuple[bytes, Bytes]:
     return np.packbits(bits, bitorder="little").tobytes(), first
 
 
-def _wins(item: Level, part: LevelPart, packed: Bytes, first: Bytes, constants: bool) -> Bytes:
+def _wins(
+    item: LevelTables, part: LevelPart, packed: Bytes, first: Bytes, constants: bool
+) -> Bytes:
     """This party's share of each contestant's number of wins, masked."""
     digits = len(item.digits)
     opened = np.unpackbits(packed, bitorder="little", count=part.tables.size)
@@ -311,7 +313,7 @@ def _wins(item: Level, part: LevelPart, packed: Bytes, first: Bytes, constants: 
 
 
 def _choose(
-    part: LevelPart, masked_wins: Array, opened: Sequence[Array], item: Level
+    part: LevelPart, masked_wins: Array, opened: Sequence[Array], item: LevelTables
 ) -> tuple[Array | None, Array]:
     """Shares of the winner's total and label."""
     index = masked_wins[None].astype(np.intp)

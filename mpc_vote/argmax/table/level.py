@@ -28,21 +28,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from mpc_vote.mpc import ring
-from mpc_vote.mpc.preprocessing import Item
+from mpc_vote.mpc.preprocessing import Item, require
 from mpc_vote.mpc.prg import SeedStream, joint_seed
 
 # A truth table of a digit fits in one word.
 DIGIT_BITS = 6
+MIN_BITS = 13
 # With six digits the products of masks would outweigh the tables.
 MAX_BITS = 1 + 5 * DIGIT_BITS
 # Numbers of wins are kept in bytes.
 MAX_GROUP = 256
+# Of one item; what is larger comes in several.
+MAX_COMPARISONS = 1 << 16
 
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
@@ -77,12 +80,14 @@ class _Dependent:
 
 
 @dataclass(frozen=True)
-class Level(Item[LevelPart]):
+class LevelTables(Item[LevelPart]):
     """Material for `vectors` groups of `group` contestants with totals modulo 2^bits.
 
     `labelled` says that the contestants' labels are shared, modulo 2^label_bits, and not simply
     their positions; `last` that the winners' labels are wanted but not their totals.
     """
+
+    wire_name: ClassVar[str] = "level"
 
     vectors: int
     group: int
@@ -90,6 +95,13 @@ class Level(Item[LevelPart]):
     label_bits: int
     labelled: bool
     last: bool
+
+    def check(self) -> None:
+        require(2 <= self.group <= MAX_GROUP, "the group of a level")
+        comparisons = self.vectors * self.pairs
+        require(self.vectors > 0 and comparisons <= MAX_COMPARISONS, "a level's size")
+        require(MIN_BITS <= self.bits <= MAX_BITS, "the ring of a level")
+        require(0 < self.label_bits <= ring.WORD_BITS, "the labels of a level")
 
     @cached_property
     def pairs(self) -> int:

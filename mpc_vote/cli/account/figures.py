@@ -27,7 +27,7 @@ def document(
     """All of a plan."""
     return {
         "plan": {
-            "ballot": plan.ballot.value,
+            "ballot": plan.ballot.name,
             "noise": plan.noise.value,
             "sigma": plan.sigma,
             "queries": plan.queries,

@@ -13,7 +13,7 @@ from pydantic import Field
 from mpc_vote.app.config import ConfigError, LogLevel, Method, Settings
 from mpc_vote.cli.account.plot import FORMATS
 from mpc_vote.privacy.mechanisms import Level
-from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.ballots import KNN_COUNT, KNN_FREQUENCY, MULTI_LABEL, ONE_HOT, BallotKind
 from mpc_vote.voting.costing import LEAST_SIGMA, Accountant, Noise, Plan, PlanError, Roster
 
 N = TypeVar("N", int, float)
@@ -162,18 +162,18 @@ def _ballot(settings: AccountSettings) -> BallotKind:
             raise ConfigError("--ballot: is for --method knn; models cast one vote each")
         if settings.k:
             raise ConfigError("--k: is for --method knn; models vote without neighbours")
-        return BallotKind.ONE_HOT if settings.tau is None else BallotKind.MULTI_LABEL
+        return ONE_HOT if settings.tau is None else MULTI_LABEL
     if settings.tau is not None:
         if settings.k or settings.ballot is not None:
             raise ConfigError(
                 "--tau: with attributes neither --k nor --ballot matters: an agent says yes to at "
                 "most tau of them, however it finds out"
             )
-        return BallotKind.MULTI_LABEL
+        return MULTI_LABEL
     if not settings.k:
         raise ConfigError("--k: is missing: pass --k, the public number of neighbours")
     count = settings.ballot is Neighbours.COUNT
-    return BallotKind.KNN_COUNT if count else BallotKind.KNN_FREQUENCY
+    return KNN_COUNT if count else KNN_FREQUENCY
 
 
 def _given(settings: AccountSettings, name: Solve, value: N | None, place_holder: N) -> N:

@@ -13,7 +13,7 @@ from mpc_vote.cli.common import counted
 from mpc_vote.privacy.accountant import Epsilons
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.privacy.rounding import shown, shown_places
-from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.ballots import KNN_FREQUENCY
 from mpc_vote.voting.costing import Accountant, Coalition, Noise, Plan, Roster, Solved
 
 _MEANINGS = {
@@ -79,7 +79,7 @@ def _agents(roster: Roster) -> str:
 
 def _moved(plan: Plan, level: Level) -> str:
     text = f"{float(plan.moved(level)):.4g}"
-    if level is Level.INSTANCE and plan.ballot is BallotKind.KNN_FREQUENCY:
+    if level is Level.INSTANCE and plan.ballot is KNN_FREQUENCY:
         text += f" (the paper's 2/k: {2 / min(plan.ks):.4g})"
     return text
 

@@ -20,8 +20,7 @@ from mpc_vote.learning.features.maps import FeatureMap, raw
 from mpc_vote.learning.voters.knn import KnnVoter
 from mpc_vote.privacy.mechanisms import Clipped, GaussianVote, Mechanism, PoissonGaussian
 from mpc_vote.privacy.sensitivity import Sensitivity
-from mpc_vote.voting import ballots
-from mpc_vote.voting.ballots import BallotKind, IntArray
+from mpc_vote.voting.ballots import KNN_COUNT, ONE_HOT, IntArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,13 +62,13 @@ def pate(predictions: npt.NDArray[np.int64], classes: int, sigma: float) -> Refe
     teachers, queries = predictions.shape
     totals = np.zeros((queries, classes), dtype=np.int64)
     for labels in predictions:
-        totals += ballots.one_hot(labels, classes, 0)
+        totals += ONE_HOT.encode(labels, classes=classes, fraction_bits=0)
     mechanism = GaussianVote(
         queries,
         sigma**2,
         # Every teacher takes its vote from one cell to another.
         agent=Sensitivity(2 * teachers, 2 * teachers**2),
-        instance=ballots.instance_sensitivity(BallotKind.ONE_HOT, fraction_bits=0),
+        instance=ONE_HOT.instance_sensitivity(fraction_bits=0),
     )
     return Reference(totals, sigma, mechanism)
 
@@ -93,7 +92,7 @@ def private_knn(
     """
     if pooled.multi_label:
         raise ValueError("Private-kNN takes one class per point, not attributes")
-    instance = ballots.instance_sensitivity(BallotKind.KNN_COUNT, fraction_bits=0, ks=[k])
+    instance = KNN_COUNT.instance_sensitivity(fraction_bits=0, ks=[k])
     change = Clipped(math.sqrt(instance.l2_squared))
     mechanism = PoissonGaussian(len(queries), sampling, sigma, agent=None, instance=change)
     points, asked = features(pooled.x), features(queries)

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mpc_vote.data.dataset import (
+    Dataset,
     FloatArray,
     LabelArray,
     check_attributes,
@@ -25,19 +26,32 @@ from mpc_vote.data.dataset import (
     check_points,
 )
 from mpc_vote.learning.features.maps import feature_map
+from mpc_vote.learning.voters import VoterOptions
+from mpc_vote.voting.ballots import KNN_COUNT, KNN_FREQUENCY, MULTI_LABEL, BallotKind
 
 _NEVER = 2**31 - 1
 # Numbers about the neighbours of some queries that are in memory at a time.
 _HELD = 1 << 20
 
 
+def make(data: Dataset, options: VoterOptions) -> KnnVoter | AttributeVoter:
+    """The voter of nearest neighbours for classes, or for attributes."""
+    k, features = options.neighbours, options.features
+    if data.multi_label:
+        return AttributeVoter(data.x, data.y, data.classes, k, features=features)
+    return KnnVoter(data.x, data.y, data.classes, k, features=features, reach=options.reach)
+
+
 class KnnVoter:
-    """An agent's private points, ready to be asked for the labels nearest to public queries.
+    """An agent's private points, ready to be asked for the labels nearest to public queries (the
+    paper's Algorithm 3).
 
     With a `reach`, only neighbours within a radius count: the distance from the query to the
     nearest such share of the *other queries*. That is public, so the sensitivity stays; and an
     agent that never saw a query's class abstains instead of voting for the likeliest wrong one.
     """
+
+    kinds: tuple[BallotKind, ...] = (KNN_COUNT, KNN_FREQUENCY)
 
     def __init__(
         self,
@@ -67,6 +81,10 @@ class KnnVoter:
         self._labels = y.copy()
         self._index = _index(self._features(x))
 
+    def vote(self, queries: FloatArray, kind: BallotKind) -> npt.NDArray[np.int64]:
+        """See `Voter`."""
+        return self.counts(queries)
+
     def counts(self, queries: FloatArray) -> npt.NDArray[np.int64]:
         """Labels of the nearest points per query, (rows, classes); a row sums to at most k."""
         check_points(queries)
@@ -92,8 +110,11 @@ class AttributeVoter:
     """Multi-label neighbours: an attribute's score is its share among the nearest points.
 
     One point may move scores by a lot where there are few: what bounds a multi-label ballot is the
-    cap on the attributes that it says yes to, whatever the scores are.
+    cap on the attributes that it says yes to, whatever the scores are. So its k is not public.
     """
+
+    kinds: tuple[BallotKind, ...] = (MULTI_LABEL,)
+    k = 0
 
     def __init__(
         self, x: FloatArray, y: LabelArray, attributes: int, k: int, *, features: str = "raw"
@@ -102,11 +123,15 @@ class AttributeVoter:
         check_attributes(y, attributes)
         if len(x) != len(y) or len(x) == 0 or k < 1:
             raise ValueError("attributes need as many rows as there are points, and k at least 1")
-        self.k = k
+        self._k = k
         self._shape = x.shape[1:]
         self._features = feature_map(features)
         self._attributes = y.copy()
         self._index = _index(self._features(x))
+
+    def vote(self, queries: FloatArray, kind: BallotKind) -> npt.NDArray[np.float64]:
+        """See `Voter`."""
+        return self.scores(queries)
 
     def scores(self, queries: FloatArray) -> npt.NDArray[np.float64]:
         """Scores from 0 to 1, (rows, attributes); all 0 for a query that is far from everything."""
@@ -116,8 +141,8 @@ class AttributeVoter:
         vectors = self._features(queries)
         known, attributes = self._attributes.shape
         shares = np.zeros((len(queries), attributes))
-        for rows in _blocks(len(queries), min(self.k, known) * attributes):
-            distances, nearest = _nearest(self._index, vectors[rows], self.k)
+        for rows in _blocks(len(queries), min(self._k, known) * attributes):
+            distances, nearest = _nearest(self._index, vectors[rows], self._k)
             found = np.isfinite(distances)
             held = (self._attributes[nearest] * found[:, :, None]).sum(axis=1)
             shares[rows] = held / np.maximum(found.sum(axis=1), 1)[:, None]

@@ -6,14 +6,27 @@ from typing import Self
 
 import numpy as np
 
-from mpc_vote.data.dataset import FloatArray, LabelArray
+from mpc_vote.data.dataset import Dataset, FloatArray, LabelArray
 from mpc_vote.learning.nets.networks import Network, Progress, Recipe, fit, predict_scores
+from mpc_vote.learning.voters import VoterOptions
+from mpc_vote.voting.ballots import ONE_HOT, BallotKind
 
 _RECIPE = Recipe(epochs=15, batch=32, rate=4e-3, decay=0.02, smoothing=0.05, augment=True)
 
 
+def make(data: Dataset, options: VoterOptions) -> ModelVoter:
+    """A network trained on the agent's data."""
+    if data.multi_label:
+        raise ValueError("a network takes one class per point; use --voter knn for attributes")
+    return ModelVoter.train(data.x, data.y, data.classes, options.seed)
+
+
 class ModelVoter:
-    """A network trained on one agent's private points; it never leaves the agent."""
+    """The paper's Algorithm 2: the class that a network trained on one agent's private points
+    predicts; it never leaves the agent."""
+
+    kinds: tuple[BallotKind, ...] = (ONE_HOT,)
+    k = 0
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -30,6 +43,10 @@ class ModelVoter:
         """Train from scratch; `on_epoch` gets (epochs done, epochs in all, loss)."""
         network, _ = fit(x, y, classes, seed, _RECIPE, on_epoch)
         return cls(network)
+
+    def vote(self, queries: FloatArray, kind: BallotKind) -> LabelArray:
+        """See `Voter`."""
+        return self.predict(queries)
 
     def scores(self, queries: FloatArray) -> FloatArray:
         """Softmax scores, (rows, classes)."""

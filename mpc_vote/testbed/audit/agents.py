@@ -14,21 +14,21 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
 from agent_node.agent import Agent
 from agent_node.settings import AgentSettings
 from agent_node.startup import attend, open_agent
-from agent_node.voting import Ballot, Queries
 from mpc_vote.app import process
-from mpc_vote.app.config import Name
+from mpc_vote.app.config import Method, Name
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.pki.identity import Credentials, Role
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2
 from mpc_vote.testbed.audit.labels import WITH, Scene
-from mpc_vote.voting.ballots import BallotKind
-from mpc_vote.voting.spec import BALLOT_CODES, Spec
+from mpc_vote.voting.ballots import BallotKind, IntArray
+from mpc_vote.voting.spec import Spec
 
 
 class AuditAgentsSettings(AgentSettings):
@@ -37,6 +37,7 @@ class AuditAgentsSettings(AgentSettings):
     command: ClassVar[str] = "audit-agents"
 
     agents: list[Name] = Field(min_length=1, description="names of the agents, the victim first")
+    method: Method = Field(description="how they are said to vote")
     level: Level = Field(description="what makes the difference between the worlds")
     voters: int = Field(ge=1, description="agents that vote; the others stay away")
     collusion: int = Field(ge=0, description="agents after the victim that add no noise")
@@ -60,17 +61,16 @@ class _Prescribed:
         self._place = place
         self._world = world
 
-    def vote(self, spec: Spec, queries: Queries) -> Ballot:
+    def vote(self, queries: npt.NDArray[Any], kind: BallotKind) -> IntArray:
         world = int(self._world.read_text()) if self._place == 0 else WITH
         placements, targets = queries.astype(np.int64).T
-        bits = spec.message.fraction_bits
-        return self._scene.ballots(self._place, world, placements, targets, bits)
+        return self._scene.votes(self._place, world, placements, targets)
 
 
 class _Colluder(Agent):
     """An agent whose noise is known, so it may as well be zero."""
 
-    def _noise(self, spec: Spec) -> Ballot:
+    def _noise(self, spec: Spec) -> IntArray:
         return np.zeros((spec.message.queries, spec.message.classes), dtype=np.int64)
 
 
@@ -110,7 +110,7 @@ async def _open(
         classes=settings.classes,
         query_dtype=common_pb2.DTYPE_INT64,
         query_shape=[2],
-        ballots=[BALLOT_CODES[kind] for kind in voter.kinds],
+        ballots=[kind.code for kind in voter.kinds],
         k=voter.k,
     )
     kind = Agent if scene.is_noisy(place) else _Colluder

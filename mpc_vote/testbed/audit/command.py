@@ -47,7 +47,8 @@ from mpc_vote.testbed.audit.labels import (
 from mpc_vote.testbed.audit.sensitivity import Measured, Style, measure
 from mpc_vote.testbed.cluster import Cluster
 from mpc_vote.voting.ballots import IntArray
-from mpc_vote.voting.spec import MAX_CLASSES, MAX_PARTIES, MAX_QUERIES, Spec
+from mpc_vote.voting.limits import MAX_CLASSES, MAX_PARTIES, MAX_QUERIES
+from mpc_vote.voting.spec import Spec
 
 _READY_SECONDS = 120.0
 _LOCAL_VOTES = 400_000
@@ -181,7 +182,7 @@ async def _sensitivities(out: Console) -> list[Measured]:
 def _wrong_moves(moves: Sequence[Measured]) -> list[str]:
     return [
         f"at {each.level.value} level {each.style.voter} {each.style.features} moved a "
-        f"{each.style.kind.value} ballot by {_squared(each, each.move.l2_squared)}, "
+        f"{each.style.kind.name} ballot by {_squared(each, each.move.l2_squared)}, "
         f"{_squared(each, each.claimed.l2_squared)} was claimed (squared length in votes)"
         for each in moves
         if each.exceeded
@@ -313,7 +314,7 @@ def _show_moves(out: Console, moves: Sequence[Measured]) -> None:
             style.voter,
             style.features or "-",
             "-" if style.reach is None else f"{style.reach:g}",
-            style.kind.value,
+            style.kind.name,
             *(_moved(lines[style][level]) for level in Level),
         )
     out.print("[bold]mpc-vote audit[/bold]: sensitivity of every way to vote")
@@ -397,7 +398,7 @@ def _figures(
                 "voter": each.style.voter,
                 "features": each.style.features,
                 "reach": each.style.reach,
-                "ballot": each.style.kind.value,
+                "ballot": each.style.kind.name,
                 "verified": each.verified,
                 "level": each.level.value,
                 "queries": each.queries,

@@ -52,9 +52,8 @@ from mpc_vote.privacy.mechanisms import FloatArray, Level
 from mpc_vote.privacy.noise import SkellamSampler
 from mpc_vote.privacy.tradeoff import mu_of, vote_mu
 from mpc_vote.simulation.vote import count, simulated_spec
-from mpc_vote.voting import ballots
-from mpc_vote.voting.ballots import BallotKind, IntArray
-from mpc_vote.voting.spec import KNN_BALLOTS, Spec
+from mpc_vote.voting.ballots import ABSTAIN, KNN_COUNT, ONE_HOT, BallotKind, IntArray
+from mpc_vote.voting.spec import Spec
 
 WITHOUT, WITH = 0, 1
 """The worlds: without the one ballot or record, and with it."""
@@ -105,13 +104,13 @@ class Scene:
     ) -> Scene:
         """The scene for agents that vote by this method."""
         if method is Method.AE:
-            return cls(level, BallotKind.ONE_HOT, 1, classes, voters, collusion)
-        return cls(level, BallotKind.KNN_COUNT, neighbours, classes, voters, collusion)
+            return cls(level, ONE_HOT, 1, classes, voters, collusion)
+        return cls(level, KNN_COUNT, neighbours, classes, voters, collusion)
 
     @property
     def public_k(self) -> int:
         """An agent's k as the roster names it."""
-        return self.k if self.kind in KNN_BALLOTS else 0
+        return self.k if self.kind.needs_k else 0
 
     @property
     def pool(self) -> int:
@@ -132,22 +131,17 @@ class Scene:
         leads = np.arange(-2 * _REACH, 2 * _REACH + 1) / 2 * math.sqrt(2) * sigma
         return sorted({self._placement(float(lead)) for lead in leads})
 
-    def ballots(
-        self, place: int, world: int, placements: IntArray, targets: IntArray, fraction_bits: int
-    ) -> IntArray:
-        """The ballots of the agent at this place, in units: a row for each query."""
+    def votes(self, place: int, world: int, placements: IntArray, targets: IntArray) -> IntArray:
+        """What the voter at this place says of each query."""
         cases, which = np.unique(placements * self.classes + targets, return_inverse=True)
-        votes = np.array(
-            [self._votes(place, world, *divmod(int(case), self.classes)) for case in cases]
+        counts = np.array(
+            [self._counts(place, world, *divmod(int(case), self.classes)) for case in cases]
         )
-        if self.kind is BallotKind.ONE_HOT:
-            # What is zeroed has no class.
-            cast = votes.sum(axis=1)[:, None]
-            encoded = ballots.one_hot(votes.argmax(axis=1), self.classes, fraction_bits) * cast
-        else:
-            encoded = ballots.knn_count(votes, self.k, fraction_bits)
-        rows: IntArray = encoded[which]
-        return rows
+        if self.kind is ONE_HOT:
+            # What is left out has no class.
+            counts = np.where(counts.any(axis=1), counts.argmax(axis=1), ABSTAIN)
+        said: IntArray = counts[which]
+        return said
 
     def _placement(self, lead: float) -> int:
         """Where the target leads its rivals by so much in the middle between the worlds."""
@@ -156,7 +150,7 @@ class Scene:
         wanted = (lead * (self.classes - 1) + self.pool) / self.classes
         return min(self.pool, max(0, round(wanted)))
 
-    def _votes(self, place: int, world: int, placement: int, target: int) -> IntArray:
+    def _counts(self, place: int, world: int, placement: int, target: int) -> IntArray:
         """How many votes one agent has for each class."""
         votes = np.zeros(self.classes, dtype=np.int64)
         rival = (target + 1) % self.classes
@@ -277,8 +271,8 @@ class LocalVotes:
         placements = np.full(rows, placement)
 
         def noisy(place: int) -> IntArray:
-            bits = spec.message.fraction_bits
-            ballot = scene.ballots(place, world, placements, targets.reshape(-1), bits)
+            votes = scene.votes(place, world, placements, targets.reshape(-1))
+            ballot = spec.encode(self._case.names()[place], votes)
             if not scene.is_noisy(place):
                 return ballot
             drawn = self._noise(spec, place, (rounds, queries, classes))

@@ -11,25 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
-from mpc_vote.data.dataset import Dataset, FloatArray
+from mpc_vote.data.dataset import Dataset
+from mpc_vote.learning.voters import Voter
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.privacy.sensitivity import Sensitivity
 from mpc_vote.simulation.vote import simulated_spec, totals
 from mpc_vote.testbed.audit.hostile import Neighbours, Terrain, neighbours, queries
 from mpc_vote.voting.ballots import BallotKind, IntArray
-from mpc_vote.voting.spec import KNN_BALLOTS, VERIFIED_BALLOTS, Spec
+from mpc_vote.voting.spec import Spec
 
 _AGENT = "agent"
-
-
-class Caster(Protocol):
-    """Casts ballots about queries, in units."""
-
-    def vote(self, spec: Spec, queries: FloatArray) -> IntArray: ...
 
 
 @dataclass(frozen=True)
@@ -39,14 +33,14 @@ class Style:
     voter: str
     kind: BallotKind
     terrain: Terrain
-    make: Callable[[Dataset], Caster]
+    make: Callable[[Dataset], Voter]
     features: str = ""
     reach: float | None = None
     tau: int = 0
 
     def spec(self, rows: int, verified: bool) -> Spec:
         """A round of so many queries with one such agent; its noise is no part of this."""
-        k = self.terrain.k if self.kind in KNN_BALLOTS else 0
+        k = self.terrain.k if self.kind.needs_k else 0
         classes, roster = self.terrain.classes, {_AGENT: k}
         return simulated_spec(
             self.kind, rows, classes, roster, 1.0, tau=self.tau, verified=verified
@@ -113,17 +107,18 @@ def compare(style: Style, pairs: Iterable[Neighbours], rng: np.random.Generator)
     """What hostile queries find about these pairs."""
     spec = style.spec(1, False)
     cast: tuple[list[IntArray], list[IntArray]] = ([], [])
-    voters: dict[int, tuple[Dataset, Caster]] = {}
+    voters: dict[int, tuple[Dataset, Voter]] = {}
     for pair in pairs:
         batches = queries(pair, style.terrain, rng)
         for data, ballots in zip((pair.one, pair.other), cast, strict=True):
             if id(data) not in voters:
                 voters[id(data)] = (data, style.make(data))
-            ballots.extend(voters[id(data)][1].vote(spec, batch) for batch in batches)
+            voter = voters[id(data)][1]
+            ballots.extend(spec.encode(_AGENT, voter.vote(batch, style.kind)) for batch in batches)
     one, other = (np.concatenate(ballots) for ballots in cast)
     return [
         found
-        for verified in ([False, True] if style.kind in VERIFIED_BALLOTS else [False])
+        for verified in ([False, True] if spec.can_be_verified else [False])
         for found in _judge(style, verified, one, other)
     ]
 

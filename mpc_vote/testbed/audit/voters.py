@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 
-from agent_node.voting import make_voter
-from mpc_vote.app.config import Method
+from mpc_vote.data.dataset import Dataset
 from mpc_vote.learning.features.maps import FEATURE_MAPS
+from mpc_vote.learning.voters import Voter, VoterOptions, make_voter
 from mpc_vote.testbed.audit.hostile import Terrain
 from mpc_vote.testbed.audit.sensitivity import Style
-from mpc_vote.voting.ballots import BallotKind
-from mpc_vote.voting.spec import KNN_BALLOTS
+from mpc_vote.voting.ballots import KNN_COUNT, KNN_FREQUENCY, MULTI_LABEL, ONE_HOT
 
 REACHES = (None, 0.1, 0.5)
 _SHAPE = (8, 8)
@@ -29,20 +28,20 @@ def styles(
             "neighbours",
             kind,
             by_class,
-            partial(make_voter, method=Method.KNN, neighbours=k, features=features, reach=reach),
+            _maker("knn", VoterOptions(k, features, reach)),
             features,
             reach,
         )
         for features in FEATURE_MAPS
         for reach in REACHES
-        for kind in KNN_BALLOTS
+        for kind in (KNN_FREQUENCY, KNN_COUNT)
     ]
     attributes = [
         Style(
             "attributes",
-            BallotKind.MULTI_LABEL,
+            MULTI_LABEL,
             by_attribute,
-            partial(make_voter, method=Method.KNN, neighbours=few, features=features),
+            _maker("knn", VoterOptions(few, features)),
             features,
             tau=tau,
         )
@@ -50,8 +49,12 @@ def styles(
     ]
     model = Style(
         "local model",
-        BallotKind.ONE_HOT,
+        ONE_HOT,
         by_class,
-        partial(make_voter, method=Method.AE, neighbours=k),
+        _maker("network", VoterOptions()),
     )
     return [*neighbours, *attributes, model]
+
+
+def _maker(name: str, options: VoterOptions) -> Callable[[Dataset], Voter]:
+    return lambda data: make_voter(name, data, options)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +19,11 @@ from pydantic import Field
 from agent_node.agent import Agent
 from agent_node.settings import AgentSettings
 from agent_node.startup import attend, open_agent
-from agent_node.voting import Neighbours, Queries
 from mpc_vote.app import process
 from mpc_vote.app.config import Name
 from mpc_vote.pki.identity import Credentials, Role
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2
-from mpc_vote.voting.spec import BALLOT_CODES
+from mpc_vote.voting.ballots import KNN_COUNT, BallotKind
 
 # One neighbour in so many has another class.
 _DISSENT = 10
@@ -57,26 +56,31 @@ async def _open(
     """One agent with everything of its own."""
     credentials = Credentials.load(settings.certs / name, Role.AGENT)
     data_dir = settings.data_dir / name
-    voter = _voter(settings)
+    voter = _MadeUp(settings.neighbours, settings.classes)
     capabilities = agent_pb2.Capabilities(
         classes=settings.classes,
         query_dtype=common_pb2.DTYPE_FLOAT32,
         query_shape=[settings.query_features],
-        ballots=[BALLOT_CODES[kind] for kind in voter.kinds],
+        ballots=[kind.code for kind in voter.kinds],
         k=voter.k,
     )
     return await open_agent(stack, settings, credentials, data_dir, voter, capabilities)
 
 
-def _voter(settings: BenchAgentsSettings) -> Neighbours:
-    dissenting = settings.neighbours // _DISSENT
+class _MadeUp:
+    """Votes of neighbours that cost nothing."""
 
-    def counts(queries: Queries) -> npt.NDArray[np.int64]:
+    kinds: tuple[BallotKind, ...] = (KNN_COUNT,)
+
+    def __init__(self, neighbours: int, classes: int) -> None:
+        self.k = neighbours
+        self._classes = classes
+
+    def vote(self, queries: npt.NDArray[Any], kind: BallotKind) -> npt.NDArray[np.int64]:
+        dissenting = self.k // _DISSENT
         rows = np.arange(len(queries))
-        named = queries[:, 0].astype(np.int64) % settings.classes
-        votes = np.zeros((len(queries), settings.classes), dtype=np.int64)
-        votes[rows, named] = settings.neighbours - dissenting
-        votes[rows, (named + 1) % settings.classes] = dissenting
+        named = queries[:, 0].astype(np.int64) % self._classes
+        votes = np.zeros((len(queries), self._classes), dtype=np.int64)
+        votes[rows, named] = self.k - dissenting
+        votes[rows, (named + 1) % self._classes] = dissenting
         return votes
-
-    return Neighbours(counts, settings.neighbours)

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mpc_vote.argmax.crypten.engine import StockArgmax
-from mpc_vote.argmax.registry import EngineName, make_engine
+from mpc_vote.argmax.crypten.engine import CryptenArgmax
+from mpc_vote.argmax.registry import PAIRWISE, TABLE, EngineKind
 
 PARTIES = 3
 QUERIES = 500
@@ -68,7 +68,7 @@ class Case:
     chooses them by the measured round trip, as the service does.
     """
 
-    engine: EngineName
+    engine: EngineKind
     parties: int
     queries: int
     classes: int
@@ -80,7 +80,7 @@ class Case:
     @property
     def stock(self) -> bool:
         """Whether it is one of CrypTen's own methods."""
-        return self.engine is not EngineName.TABLE
+        return self.engine is not TABLE
 
     @property
     def condition(self) -> Condition:
@@ -96,10 +96,10 @@ class Case:
     def method(self) -> str:
         """CrypTen's method, or the table engine's groups."""
         if self.stock:
-            return self.engine.value
+            return self.engine.name
         if self.groups is None:
             return "as planned"
-        return make_engine(self.engine, self.bits, self.groups).name.removeprefix("table ")
+        return self.engine.make(self.bits, self.groups).name.removeprefix("table ")
 
     def __str__(self) -> str:
         engine = "stock" if self.stock else "table"
@@ -110,7 +110,7 @@ class Case:
 
 
 def grid(
-    engines: Iterable[EngineName],
+    engines: Iterable[EngineKind],
     parties: Iterable[int],
     queries: Iterable[int],
     classes: Iterable[int],
@@ -124,7 +124,7 @@ def grid(
             parties=members,
             queries=rows,
             classes=columns,
-            bits=bits if engine is EngineName.TABLE else StockArgmax.ring_bits,
+            bits=bits if engine is TABLE else CryptenArgmax.ring_bits,
             rtt_ms=network.rtt_ms,
             rate_mbit=network.rate_mbit,
         )
@@ -134,7 +134,7 @@ def grid(
     ]
 
 
-def suite(engines: Sequence[EngineName], rates: Sequence[float], bits: int) -> list[Case]:
+def suite(engines: Sequence[EngineKind], rates: Sequence[float], bits: int) -> list[Case]:
     """The sweeps for the plots: one dimension at a time around the usual shape."""
     distances = conditions([0.0, 10.0, 20.0, 40.0, 80.0], rates)
     both = conditions(NEAR_AND_FAR, rates)
@@ -152,6 +152,6 @@ def _bearable(case: Case) -> bool:
     usual = (case.parties, case.queries, case.classes) == (PARTIES, QUERIES, CLASSES)
     if not (usual or case.condition.direct):
         return False
-    opponents = (case.classes - 1) / 2 if case.engine is EngineName.PAIRWISE else 1
+    opponents = (case.classes - 1) / 2 if case.engine is PAIRWISE else 1
     comparisons = case.queries * case.classes * opponents
     return case.queries <= _STOCK_QUERIES and comparisons <= _STOCK_COMPARISONS

@@ -20,14 +20,13 @@ from rich.console import Console
 from mpc_vote.app import process
 from mpc_vote.app.config import LogLevel, Settings
 from mpc_vote.app.process import CommandError
-from mpc_vote.argmax.registry import EngineName
-from mpc_vote.argmax.table.engine import MIN_BITS
-from mpc_vote.argmax.table.level import MAX_BITS
+from mpc_vote.argmax.registry import ENGINES, TABLE
+from mpc_vote.argmax.table.level import MAX_BITS, MIN_BITS
 from mpc_vote.cli.common import check_writable, counted, dispatch, progress
 from mpc_vote.testbed.bench import cases, groups, plots, report
 from mpc_vote.testbed.bench.committee import Committee
 from mpc_vote.testbed.bench.measure import Results, Step, Tell, measure
-from mpc_vote.voting.spec import MAX_CLASSES, MAX_PARTIES, MAX_QUERIES
+from mpc_vote.voting.limits import MAX_CLASSES, MAX_PARTIES, MAX_QUERIES
 
 _REPEATS = 7
 _QUICK_REPEATS = 2
@@ -38,8 +37,8 @@ _GROUPS = "groups.json"
 
 
 def _engine(value: str) -> str:
-    if value not in list(EngineName):
-        raise ValueError(f"{value!r} is no engine; choose among {', '.join(EngineName)}")
+    if value not in ENGINES.names():
+        raise ValueError(f"{value!r} is no engine; choose among {', '.join(ENGINES.names())}")
     return value
 
 
@@ -81,7 +80,7 @@ class BenchSettings(_MeasureSettings):
     command: ClassVar[str] = "bench"
 
     engine: list[Engine] = Field(
-        [name.value for name in EngineName],
+        ENGINES.names(),
         min_length=1,
         description="table, and CrypTen's own methods",
     )
@@ -119,7 +118,7 @@ class BenchSettings(_MeasureSettings):
 
     def cases(self) -> list[cases.Case]:
         """What is measured."""
-        engines = [EngineName(name) for name in dict.fromkeys(self.engine)]
+        engines = [ENGINES.by_name(name) for name in dict.fromkeys(self.engine)]
         if self.full:
             return cases.suite(engines, self.rate, self.bits)
         near_and_far = cases.QUICK_NEAR_AND_FAR if self.quick else cases.NEAR_AND_FAR
@@ -149,7 +148,7 @@ class GroupsSettings(_MeasureSettings):
     def cases(self) -> list[cases.Case]:
         """The shapes."""
         return cases.grid(
-            [EngineName.TABLE],
+            [TABLE],
             dict.fromkeys(self.parties),
             dict.fromkeys(self.queries),
             dict.fromkeys(self.classes),

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from mpc_vote.argmax.engine import Engine, label_bits
-from mpc_vote.argmax.registry import EngineName, make_engine
+from mpc_vote.app.config import Engine as EngineOption
+from mpc_vote.argmax.engine import Engine, reduced
 from mpc_vote.mpc.prg import Words
 
 Integers = npt.NDArray[np.int64]
@@ -35,7 +35,7 @@ class Job(_Message):
 
     session: str
     parties: tuple[str, ...]
-    engine: EngineName
+    engine: EngineOption
     bits: int
     groups: tuple[int, ...]
     rows: int
@@ -45,7 +45,7 @@ class Job(_Message):
 
     def make_engine(self) -> Engine:
         """The engine that the job asks for."""
-        return make_engine(self.engine, self.bits, self.groups)
+        return self.engine.make(self.bits, self.groups)
 
     def digest(self) -> bytes:
         """What the parties must agree on."""
@@ -184,5 +184,4 @@ ANSWERS: TypeAdapter[Answer] = TypeAdapter(Answer)
 def reveal(job: Job, outcomes: Sequence[Outcome]) -> Integers:
     """The labels that the parties' shares add up to."""
     shares = np.sum([outcome.decode() for outcome in outcomes], axis=0)
-    labels: Integers = shares & ((1 << label_bits(job.classes)) - 1)
-    return labels
+    return reduced(shares.astype(np.uint64), job.classes).astype(np.int64)

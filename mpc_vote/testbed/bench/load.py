@@ -46,8 +46,8 @@ from mpc_vote.pki.identity import Identity, Role
 from mpc_vote.proto.mpcvote.v1 import label_pb2
 from mpc_vote.testbed.bench.cluster import BenchCluster, Network
 from mpc_vote.testbed.bench.service import Agents, Queries, Report, running
-from mpc_vote.voting.ballots import BallotKind
-from mpc_vote.voting.spec import MAX_CLASSES, MAX_PARTIES, MAX_QUERIES, MAX_ROUNDS_AT_ONCE
+from mpc_vote.voting.ballots import KNN_COUNT
+from mpc_vote.voting.limits import MAX_CLASSES, MAX_PARTIES, MAX_QUERIES, MAX_ROUNDS_AT_ONCE
 
 _ANSWER_SECONDS = 300
 _TELL_SECONDS = 10.0
@@ -183,7 +183,7 @@ class _Load:
         self._queries[:, 0] = self._labels
         self._plan = Plan(
             classes=settings.classes,
-            ballot=BallotKind.KNN_COUNT,
+            ballot=KNN_COUNT,
             sigma=settings.sigma,
             answer_seconds=_ANSWER_SECONDS,
         )

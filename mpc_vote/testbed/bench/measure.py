@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import psutil
 
-from mpc_vote.argmax.grouping import choose_groups
+from mpc_vote.argmax.table.grouping import choose_groups
 from mpc_vote.testbed.bench.cases import Case, Condition
 from mpc_vote.testbed.bench.committee import Committee, Run
 from mpc_vote.testbed.bench.jobs import reveal

@@ -33,7 +33,7 @@ from aggregator.party.preprocessing import DealtMaterial, MaterialPool, ask
 from mpc_vote.app import process
 from mpc_vote.app.config import Address, Name, Positive, RoleSettings
 from mpc_vote.app.process import CommandError
-from mpc_vote.argmax.engine import Engine, label_bits, session_plan
+from mpc_vote.argmax.engine import Engine, reduced, session_plan
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.mpc.cut_and_choose import Session, choose
 from mpc_vote.mpc.preprocessing import Plan
@@ -215,7 +215,6 @@ class _BenchParty:
         traffic = channel.traffic
         await channel.finish()
         self._end_session()
-        mask = np.uint64((1 << label_bits(classes)) - 1)
         return jobs.Outcome(
             seconds=seconds,
             cpu_seconds=cpu_seconds,
@@ -224,7 +223,7 @@ class _BenchParty:
             frame_bytes_sent=traffic.frame_bytes_sent - before.frame_bytes_sent,
             dealer_bytes=session.material.received_bytes,
             peak_memory_bytes=peak,
-            label_shares=jobs.Outcome.encode(np.concatenate(labels) & mask),
+            label_shares=jobs.Outcome.encode(reduced(np.concatenate(labels), classes)),
         )
 
     async def _round_trips(self, addresses: Mapping[str, str]) -> dict[str, float]:

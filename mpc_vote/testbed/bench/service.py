@@ -52,8 +52,8 @@ from mpc_vote.app.process import CommandError
 from mpc_vote.cli.common import check_writable, console, counted, progress, write_json
 from mpc_vote.client import AsyncLabelClient, LabelResult, Plan
 from mpc_vote.testbed.bench.cluster import BenchCluster, Network
-from mpc_vote.voting.ballots import BallotKind
-from mpc_vote.voting.spec import MAX_CLASSES, MAX_PARTIES, MAX_QUERIES
+from mpc_vote.voting.ballots import KNN_COUNT
+from mpc_vote.voting.limits import MAX_CLASSES, MAX_PARTIES, MAX_QUERIES
 
 _START_SECONDS = 120.0
 _START_SECONDS_PER_AGENT = 1.0
@@ -153,7 +153,7 @@ async def _measure(
     queries[:, 0] = labels
     plan = Plan(
         classes=settings.classes,
-        ballot=BallotKind.KNN_COUNT,
+        ballot=KNN_COUNT,
         sigma=settings.sigma,
         quorum=agents,
         collusion=1,

@@ -22,7 +22,7 @@ from mpc_vote.client import AsyncLabelClient, LabelResult, Plan
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.data.partition import Partition
 from mpc_vote.privacy.rounding import shown
-from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.ballots import KNN_COUNT, ONE_HOT, BallotKind
 
 COLLUSION = 1
 _DELTA = 1e-3
@@ -43,11 +43,11 @@ class Recipe:
 RECIPES = {
     Method.KNN: Recipe(
         Method.KNN,
-        BallotKind.KNN_COUNT,
+        KNN_COUNT,
         40.0,
-        {"method": "knn", "neighbours": "50", "features": "strokes", "reach": "0.07"},
+        {"voter": "knn", "neighbours": "50", "features": "strokes", "reach": "0.07"},
     ),
-    Method.AE: Recipe(Method.AE, BallotKind.ONE_HOT, 1.5, {"method": "ae"}),
+    Method.AE: Recipe(Method.AE, ONE_HOT, 1.5, {"voter": "network"}),
 }
 
 
@@ -199,7 +199,7 @@ def _percent(figures: dict[str, Any], key: str) -> str:
 
 def _method(recipe: Recipe) -> str:
     details: Sequence[str] = [f"{k} {v}" for k, v in recipe.agent.items() if k != "method"]
-    return ", ".join([recipe.method.value, f"{recipe.ballot.value} ballots", *details])
+    return ", ".join([recipe.method.value, f"{recipe.ballot.name} ballots", *details])
 
 
 def _noise(figures: dict[str, Any], result: LabelResult) -> str:

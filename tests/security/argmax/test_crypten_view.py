@@ -28,7 +28,7 @@ import pytest
 from scipy import stats
 
 from mpc_vote.argmax.crypten import binding as binding
-from mpc_vote.argmax.crypten.engine import MaxMethod, StockArgmax
+from mpc_vote.argmax.crypten.engine import CryptenArgmax, MaxMethod
 from mpc_vote.argmax.crypten.triples import TripleKind, TriplePart, Triples
 from mpc_vote.mpc.channel import Channel
 from mpc_vote.mpc.in_process import run_committee
@@ -135,7 +135,7 @@ def run(
         channel.exchange = exchanged
         material = Dealt(seeds, channel.rank, world, unmasked)
         bound: Channel = channel
-        return StockArgmax(method).run(world.inputs[channel.rank], CLASSES, bound, material)
+        return CryptenArgmax(method).run(world.inputs[channel.rank], CLASSES, bound, material)
 
     with monkeypatch.context() as patch:
         patch.setattr(binding.Communicator, "all_reduce", noted)

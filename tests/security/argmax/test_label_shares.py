@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mpc_vote.argmax.table.engine import TableArgmax
-from mpc_vote.argmax.table.level import Level, LevelPart
+from mpc_vote.argmax.table.level import LevelPart, LevelTables
 from mpc_vote.mpc.channel import Channel, zero_share
 from mpc_vote.mpc.in_process import LocalMaterial, run_committee
 from mpc_vote.mpc.preprocessing import Material
@@ -39,7 +39,7 @@ def shares_of_labels(totals: np.ndarray, seeds: list[bytes], fresh: bool) -> lis
 def rankings_left(row: int, shares: list[Words], parts: list[LevelPart], label: int) -> set:
     """All rankings with this winner, as wins by class, under which the parties would have looked
     up just what they sent: the attack of who knows the tables."""
-    level = Level(ROWS, CLASSES, BITS, ENGINE.label_bits(CLASSES), False, True)
+    level = LevelTables(ROWS, CLASSES, BITS, ENGINE.label_bits(CLASSES), False, True)
     s = added([part.s for part in parts], level.win_bits)[:, row]
     classes, mask = np.arange(CLASSES), (1 << level.label_bits) - 1
     left = set()
@@ -59,7 +59,7 @@ def attack(parties: int, fresh: bool) -> tuple[float, float]:
     rng = np.random.default_rng(parties)
     totals = np.array([rng.permutation(CLASSES) * 7 for _ in range(ROWS)])
     seeds = [new_seed() for _ in range(parties)]
-    parts = deal(Level(ROWS, CLASSES, BITS, ENGINE.label_bits(CLASSES), False, True), seeds)
+    parts = deal(LevelTables(ROWS, CLASSES, BITS, ENGINE.label_bits(CLASSES), False, True), seeds)
     shares = shares_of_labels(totals, seeds, fresh)
     labels = added(shares, ENGINE.label_bits(CLASSES))
     assert labels.tolist() == totals.argmax(axis=1).tolist()

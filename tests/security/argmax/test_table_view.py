@@ -30,7 +30,7 @@ import pytest
 from scipy import stats
 
 from mpc_vote.argmax.table.engine import TableArgmax
-from mpc_vote.argmax.table.level import Level, LevelPart
+from mpc_vote.argmax.table.level import LevelPart, LevelTables
 from mpc_vote.mpc.prg import SeedStream, new_seed
 from tests.unit.argmax.committee import Totals, record
 from tests.unit.argmax.dealt import Array, Secrets, added, differences, digit, missing_part, xored
@@ -150,7 +150,7 @@ def explain(seen: Transcript, honest: int, totals: Totals) -> tuple[list[bytes],
 
 
 def explained_part(
-    seen: Transcript, honest: int, number: int, mine: Masks, level: Level
+    seen: Transcript, honest: int, number: int, mine: Masks, level: LevelTables
 ) -> LevelPart:
     """The honest party's part, given its masks, what was opened and all other parts."""
     others = [parts[number] for rank, parts in enumerate(seen.parts) if rank != honest]
@@ -304,10 +304,10 @@ class Draft:
 Flaw = Callable[[Draft, int], None]
 
 
-def flawed_dealer(flaw: Flaw, honest: int) -> Callable[[Level, int], list[LevelPart]]:
+def flawed_dealer(flaw: Flaw, honest: int) -> Callable[[LevelTables, int], list[LevelPart]]:
     """A dealer that makes valid material by its definition, but with a flaw."""
 
-    def dealer(level: Level, parties: int) -> list[LevelPart]:
+    def dealer(level: LevelTables, parties: int) -> list[LevelPart]:
         drawn = [writable(level.expand(new_seed(), 0, None)) for _ in range(parties)]
         flips = SeedStream(new_seed()).bits(level.lookups * level.pairs * level.vectors)
         flips = flips.reshape(level.lookups, level.pairs, level.vectors)
@@ -529,7 +529,7 @@ class TestFlawsAreNoticed:
     def test_in_material_that_is_used_at_two_levels(self) -> None:
         seeds = [new_seed() for _ in range(3)]
 
-        def dealer(level: Level, parties: int) -> list[LevelPart]:
+        def dealer(level: LevelTables, parties: int) -> list[LevelPart]:
             free = [level.expand(seed, 0, None) for seed in seeds[:-1]]
             return [*free, level.expand(seeds[-1], 0, level.correct(seeds, 0))]
 

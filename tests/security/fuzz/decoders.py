@@ -35,7 +35,7 @@ from aggregator.dealer.settings import DealerSettings
 from aggregator.party.settings import PartySettings
 from mpc_vote.app import config
 from mpc_vote.app.process import CommandError
-from mpc_vote.argmax.registry import EngineName
+from mpc_vote.argmax.registry import ENGINES
 from mpc_vote.cli.common import read_array
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.data.partition import load_part, save_part
@@ -115,8 +115,8 @@ def specs() -> list[common_pb2.RoundSpec]:
         spec_message(ballot=common_pb2.BALLOT_KIND_KNN_FREQUENCY, roster=counted, fraction_bits=7),
         spec_message(ballot=many, classes=4, tau=2),
         spec_message(ballot=many, classes=4, tau=2, verified=True),
-        spec_message(engine=common_pb2.ENGINE_STOCK_PAIRWISE),
-        spec_message(engine=common_pb2.ENGINE_STOCK_LOG_REDUCTION, collusion=1),
+        spec_message(engine=common_pb2.ENGINE_CRYPTEN_PAIRWISE),
+        spec_message(engine=common_pb2.ENGINE_CRYPTEN_LOG_REDUCTION, collusion=1),
         spec_message(classes=9, groups=[3, 3]),
     ]
 
@@ -482,7 +482,7 @@ _WORDS = (
     *(b'"', b"'''", b"[", b"]", b"[[", b"{", b"}", b"=", b"\n", b"#", b".", b",", b"\\u0000"),
     *(b"\\ud800", b"inf", b"nan", b"-1", b"1e999", b"0x", b"true", b"9" * 5000, b"[" * 2000),
     *(b"1979-05-27", b"certs", b"parties", b"listen", b"cli_args = 1\n", b"_env_file = 'x'\n"),
-    *(name.value.encode() for name in EngineName),
+    *(name.value.encode() for name in ENGINES),
 )
 
 

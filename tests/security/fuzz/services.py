@@ -38,7 +38,7 @@ from aggregator.dealer.servicer import MAX_SESSIONS, DealerServicer
 from aggregator.party.journal import Tally
 from aggregator.party.peers import PeerServicer
 from aggregator.party.servicer import PartyServicer, peers, servicer
-from mpc_vote.argmax.registry import EngineName
+from mpc_vote.argmax.registry import TABLE
 from mpc_vote.client import AsyncLabelClient, LabelResult, Plan
 from mpc_vote.errors import VoteError
 from mpc_vote.mpc import in_process as committee
@@ -66,7 +66,8 @@ from mpc_vote.proto.mpcvote.v1 import (
 )
 from mpc_vote.transport import tensors
 from mpc_vote.voting import codec
-from mpc_vote.voting.spec import MAX_K, Spec
+from mpc_vote.voting.limits import MAX_K
+from mpc_vote.voting.spec import Spec
 from tests.security.fuzz.decoders import (
     AGENTS,
     PARTIES,
@@ -543,7 +544,7 @@ async def _coordinate(script: Script, archive: Archive, ledger: Ledger) -> str:
     parties = dict.fromkeys(PARTIES, channel)
     attendance = _Attendance(archive, ["eve"])
     runner = RoundRunner(archive, ledger, attendance, parties, _SCRIPT_SECONDS)
-    defaults = Defaults(PARTIES, "dealer", EngineName.TABLE, 1.0, 0.0, 1e-3, 0.6, 0, 1, 1, MAX_K)
+    defaults = Defaults(PARTIES, "dealer", TABLE, 1.0, 0.0, 1e-3, 0.6, 0, 1, 1, MAX_K)
     labels = LabelServicer(archive, ledger, attendance, runner, parties, defaults, 4)
     servicers: dict[str, object] = {
         "LabelService": labels,
@@ -610,7 +611,7 @@ def coordinator_seeds() -> list[bytes]:
         (
             capabilities(ballots=many, k=0),
             label_pb2.LabelPlan(
-                classes=3, ballot=many[1], engine=common_pb2.ENGINE_STOCK_LOG_REDUCTION
+                classes=3, ballot=many[1], engine=common_pb2.ENGINE_CRYPTEN_LOG_REDUCTION
             ),
         ),
     ]

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from mpc_vote.argmax.crypten.engine import StockArgmax
+from mpc_vote.argmax.crypten.engine import CryptenArgmax
 from mpc_vote.argmax.crypten.triples import TripleKind, TriplePart, Triples
 from mpc_vote.mpc import sharing
 from mpc_vote.mpc.channel import Channel
@@ -89,7 +89,7 @@ class Committee:
     """How runs are made; all but the engine is replaced only to show that a leak is seen."""
 
     parties: int
-    engine: StockArgmax
+    engine: CryptenArgmax
     split: Split = sharing.split
     dealer_seed: Callable[[int], bytes] = lambda rank: new_seed()
     opens_labels: bool = False

@@ -30,10 +30,10 @@ import numpy.typing as npt
 
 from mpc_vote.argmax.crypten.triples import TripleKind, TriplePart, Triples
 from mpc_vote.argmax.table.engine import TableArgmax
-from mpc_vote.argmax.table.level import Level, LevelPart, pair_indices
+from mpc_vote.argmax.table.level import LevelPart, LevelTables, pair_indices
 from mpc_vote.mpc import ring
 from mpc_vote.mpc.preprocessing import Item
-from mpc_vote.verified.bit_conversion import Unmasking
+from mpc_vote.verified.bit_conversion import BitConversion
 
 Array = npt.NDArray[Any]
 Words = npt.NDArray[np.uint64]
@@ -72,7 +72,7 @@ def table_openings(
     classes: int,
     parts: Sequence[Sequence[LevelPart]],
     payloads: Sequence[Sequence[bytes]],
-) -> Iterator[tuple[Level, list[Opening]]]:
+) -> Iterator[tuple[LevelTables, list[Opening]]]:
     """By level, what one run of the table engine opens.
 
     `parts` are by rank and item; `payloads` by exchange and rank, and all of them are used.
@@ -89,7 +89,7 @@ def table_openings(
 
 
 def _of_level(
-    level: Level,
+    level: LevelTables,
     parts: Sequence[LevelPart],
     first: Sequence[bytes],
     second: Sequence[bytes],
@@ -116,20 +116,20 @@ def _of_level(
     yield Opening("wins", level.win_bits, False, wins, [_words(part.s) for part in parts])
 
 
-def differences(values: Words, level: Level) -> Words:
+def differences(values: Words, level: LevelTables) -> Words:
     """Of all pairs of contestants, modulo the ring."""
     upper, lower = pair_indices(level.group)
     return (values[upper] - values[lower]) & np.uint64((1 << level.bits) - 1)
 
 
-def digits(values: Words, level: Level) -> list[Words]:
+def digits(values: Words, level: LevelTables) -> list[Words]:
     """From the top, those of the bits below the highest."""
     return [
         values >> np.uint64(shift) & np.uint64((1 << width) - 1) for shift, width in level.digits
     ]
 
 
-def _flips(level: Level, part: LevelPart, rho: Words) -> Words:
+def _flips(level: LevelTables, part: LevelPart, rho: Words) -> Words:
     """A party's parts of the alphas and betas."""
     tables = _words(part.tables)
     widths = [width for _, width in level.digits]
@@ -152,7 +152,7 @@ def ballot_openings(
     In one exchange all `pointers`, which are the votes, and then all `flags`, which are the noise.
     """
     (item,), (sent,) = items, payloads
-    if not isinstance(item, Unmasking):
+    if not isinstance(item, BitConversion):
         raise ValueError("this is another item than that of counts")
     width, size = item.pointer_bits, ring.planes_size(item.pointers, item.pointer_bits)
     pointers = [_planes(payload[:size], width, (item.pointers, 1)) for payload in sent]

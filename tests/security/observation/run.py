@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpc_vote.argmax.registry import EngineName
+from mpc_vote.argmax.registry import EngineKind
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.data.partition import save_part
 from mpc_vote.mpc import ring
@@ -42,7 +42,7 @@ class Way:
     whether ballots are verified; and whether the coordinator waits so little for the count that
     the round fails when all shares are there."""
 
-    engine: EngineName
+    engine: EngineKind
     groups: tuple[int, ...] = ()
     verified: bool = False
     fails: bool = False

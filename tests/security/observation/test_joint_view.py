@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 from scipy import stats
 
-from mpc_vote.argmax.crypten.engine import MaxMethod, StockArgmax
+from mpc_vote.argmax.crypten.engine import CryptenArgmax, MaxMethod
 from mpc_vote.mpc import ring
 from mpc_vote.mpc.prg import SEED_BYTES, SeedStream, new_seed
 from mpc_vote.mpc.sharing import Share, expand
@@ -28,7 +28,7 @@ FALSE_ALARM = 1e-6
 LEFT = [[480, 16, 0], [320, 160, 32], [400, 0, 96]]
 RIGHT = [[0, 48, 464], [-77, 112, 512], [16, 16, 368]]
 
-FAST = StockArgmax(MaxMethod.PAIRWISE)
+FAST = CryptenArgmax(MaxMethod.PAIRWISE)
 
 
 def world(rows: list[list[int]]) -> list[npt.NDArray[np.int64]]:
@@ -53,7 +53,7 @@ def told_apart(committee: Committee, runs: int) -> set[str]:
 
 def test_two_worlds_look_the_same_to_any_coalition() -> None:
     """False alarms: below 1e-6 for all three coalitions, all strings and all bits together."""
-    committee = Committee(PARTIES, StockArgmax(MaxMethod.LOG_REDUCTION))
+    committee = Committee(PARTIES, CryptenArgmax(MaxMethod.LOG_REDUCTION))
     assert told_apart(committee, RUNS) == set()
 
 

@@ -23,17 +23,17 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from scipy import stats
 
-from mpc_vote.argmax.crypten.engine import StockArgmax
+from mpc_vote.argmax.crypten.engine import CryptenArgmax
 from mpc_vote.argmax.crypten.triples import TripleKind, Triples
 from mpc_vote.argmax.engine import label_bits
-from mpc_vote.argmax.registry import EngineName
+from mpc_vote.argmax.registry import LOG_REDUCTION, TABLE
 from mpc_vote.argmax.table.engine import TableArgmax
-from mpc_vote.argmax.table.level import Level, pair_indices
+from mpc_vote.argmax.table.level import LevelTables, pair_indices
 from mpc_vote.mpc import ring
 from mpc_vote.mpc.cut_and_choose import DIGEST_BYTES, Session, coin_hash, stream_keys
 from mpc_vote.mpc.preprocessing import Item
 from mpc_vote.proto.mpcvote.v1 import dealer_pb2, label_pb2, party_pb2
-from mpc_vote.verified.bit_conversion import Unmasking
+from mpc_vote.verified.bit_conversion import BitConversion
 from mpc_vote.voting import codec
 from tests.security.observation.needles import Needles, binary_forms, varint
 from tests.security.observation.openings import (
@@ -73,10 +73,10 @@ _BALLOT_ITEMS, _BALLOT_EXCHANGES = 1, 1
 
 # The engines, and the table engine also with winners of groups that meet at a second level.
 WAYS = {
-    "stock": Way(EngineName.LOG_REDUCTION),
-    "table": Way(EngineName.TABLE),
-    "table in levels": Way(EngineName.TABLE, (4, 3)),
-    "verified": Way(EngineName.TABLE, verified=True),
+    "stock": Way(LOG_REDUCTION),
+    "table": Way(TABLE),
+    "table in levels": Way(TABLE, (4, 3)),
+    "verified": Way(TABLE, verified=True),
 }
 
 Matrix = npt.NDArray[np.int64]
@@ -202,7 +202,7 @@ def flags_shared(seen: Observation) -> Iterator[Matrix]:
         yield truth.shared[:, -truth.layout.flags :].reshape(-1)
 
 
-def opened_by_level(seen: Observation) -> list[tuple[Level | None, list[Opening]]]:
+def opened_by_level(seen: Observation) -> list[tuple[LevelTables | None, list[Opening]]]:
     """What the engine opened; for the table engine by level."""
     engine = seen.spec.engine
     plan, parts, exchanges = session(seen)
@@ -211,7 +211,7 @@ def opened_by_level(seen: Observation) -> list[tuple[Level | None, list[Opening]
         exchanges = exchanges[_BALLOT_EXCHANGES:]
     if isinstance(engine, TableArgmax):
         return list(table_openings(engine, QUERIES, CLASSES, parts, exchanges))
-    assert isinstance(engine, StockArgmax)
+    assert isinstance(engine, CryptenArgmax)
     items = [item for item in plan if isinstance(item, Triples)]
     return [(None, list(stock_openings(items, parts, exchanges)))]
 
@@ -414,10 +414,10 @@ def test_the_dealer_hears_nothing_but_sizes(seen: Observation) -> None:
     others = {m.content for m in seen.views["dealer"].messages if m.method.endswith("Health/Check")}
     everything = set(seen.views["dealer"].passed(RECEIVED))
     assert everything - others == {*messages, *heard}
-    if isinstance(seen.spec.engine, StockArgmax):
+    if isinstance(seen.spec.engine, CryptenArgmax):
         assert {item.kind for item in plan if isinstance(item, Triples)} == set(TripleKind)
     else:
-        assert all(isinstance(item, Level | Unmasking) for item in plan)
+        assert all(isinstance(item, LevelTables | BitConversion) for item in plan)
 
 
 def test_the_client_hears_labels_cost_and_progress(seen: Observation) -> None:
@@ -527,7 +527,7 @@ def add_keys(needles: Needles, seen: Observation) -> list[Path]:
 def test_a_round_that_fails_tells_no_secret(verified: bool) -> None:
     """Every share was sent when the parties gave up: errors, logs and what the client is told hold
     no ballot, noise, total, share, seed or key."""
-    with observed(Way(EngineName.TABLE, verified=verified, fails=True)) as seen:
+    with observed(Way(TABLE, verified=verified, fails=True)) as seen:
         needles = secrets_of(seen)
         add_keys(needles, seen)
         for agent, truth in seen.truths.items():
@@ -590,7 +590,7 @@ def test_openings_are_what_they_are_said_to_be(
     seen: Observation, openings: list[Opening], secrets: Needles
 ) -> None:
     """Who knows all masks takes them off; else that a search finds nothing would mean nothing."""
-    if isinstance(seen.spec.engine, StockArgmax):
+    if isinstance(seen.spec.engine, CryptenArgmax):
         assert {opening.what for opening in openings} == {"product", "conjunction", "bit"}
         return
     if seen.spec.message.verified:
@@ -684,7 +684,7 @@ def readings(values: Words, opening: Opening) -> Iterator[bytes]:
         yield ring.pack_planes(flat, opening.bits)
 
 
-def grouped(values: Matrix, level: Level, absent: int) -> Matrix:
+def grouped(values: Matrix, level: LevelTables, absent: int) -> Matrix:
     """Contestants by place; each group's rows lie side by side, and what is missing is absent."""
     groups = level.vectors // QUERIES
     filler = np.full((groups * level.group - len(values), QUERIES), absent)

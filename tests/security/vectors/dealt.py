@@ -9,12 +9,12 @@ import numpy as np
 
 from mpc_vote.argmax.crypten.triples import TripleKind, TriplePart, Triples
 from mpc_vote.argmax.one_hot import Rotation, RotationPart
-from mpc_vote.argmax.table.level import Level, LevelPart
+from mpc_vote.argmax.table.level import LevelPart, LevelTables
 from mpc_vote.mpc import cut_and_choose
 from mpc_vote.mpc.cut_and_choose import Grant, Session
 from mpc_vote.mpc.preprocessing import Item, Plan, Run
 from mpc_vote.proto.mpcvote.v1 import dealer_pb2
-from mpc_vote.verified.bit_conversion import Unmasking, UnmaskingPart
+from mpc_vote.verified.bit_conversion import BitConversion, BitConversionPart
 from mpc_vote.voting import codec
 from tests.security.vectors.shares import from_hex, seed, seeds
 from tests.security.vectors.topic import Case, Topic
@@ -22,9 +22,9 @@ from tests.security.vectors.topic import Case, Topic
 Given = dict[str, Any]
 
 _KINDS: dict[str, Callable[..., Item[Any]]] = {
-    "Level": Level,
+    "LevelTables": LevelTables,
     "Rotation": Rotation,
-    "Unmasking": Unmasking,
+    "BitConversion": BitConversion,
 }
 
 
@@ -99,8 +99,8 @@ def _copy(given: Given) -> Given:
 
 
 _RUNS = [
-    [2, ["Unmasking", 2, 2, 3, 13]],
-    [1, ["Level", 1, 2, 13, 1, False, True], ["Triples", 2, 1], ["Rotation", 1, 3]],
+    [2, ["BitConversion", 2, 2, 3, 13]],
+    [1, ["LevelTables", 1, 2, 13, 1, False, True], ["Triples", 2, 1], ["Rotation", 1, 3]],
 ]
 _SMALL: Given = {
     "session": "round-1",
@@ -128,13 +128,13 @@ _REFUSED_PLANS = {
     "a run without items": [[1]],
     "a run that is made no times": [[0, ["Triples", 1, 1]]],
     "no triples": [[1, ["Triples", 1, 0]]],
-    "a group of one": [[1, ["Level", 1, 1, 13, 1, False, True]]],
-    "a ring that is too small": [[1, ["Level", 1, 2, 12, 1, False, True]]],
-    "a ring that is too large": [[1, ["Level", 1, 2, 32, 1, False, True]]],
-    "no label bits": [[1, ["Level", 1, 2, 13, 0, False, True]]],
+    "a group of one": [[1, ["LevelTables", 1, 1, 13, 1, False, True]]],
+    "a ring that is too small": [[1, ["LevelTables", 1, 2, 12, 1, False, True]]],
+    "a ring that is too large": [[1, ["LevelTables", 1, 2, 32, 1, False, True]]],
+    "no label bits": [[1, ["LevelTables", 1, 2, 13, 0, False, True]]],
     "one class to rotate": [[1, ["Rotation", 1, 1]]],
-    "pointers of eleven bits": [[1, ["Unmasking", 1, 11, 0, 13]]],
-    "nothing to unmask": [[1, ["Unmasking", 0, 0, 0, 13]]],
+    "pointers of eleven bits": [[1, ["BitConversion", 1, 11, 0, 13]]],
+    "nothing to unmask": [[1, ["BitConversion", 0, 0, 0, 13]]],
 }
 
 DEALING = Topic(
@@ -152,7 +152,11 @@ DEALING = Topic(
     },
     [
         Case("plan", "each kind of item", {"runs": _RUNS}),
-        Case("plan", "what a flag is called", {"runs": [[3, ["Level", 2, 3, 14, 2, True, False]]]}),
+        Case(
+            "plan",
+            "what a flag is called",
+            {"runs": [[3, ["LevelTables", 2, 3, 14, 2, True, False]]]},
+        ),
         *(
             Case("plan", name, {"runs": runs}, "DEAL_INVALID")
             for name, runs in _REFUSED_PLANS.items()
@@ -208,7 +212,7 @@ def _shown(item: Item[Any], part: Any) -> Given:
             return {"a": part.a.tolist(), "c": part.c.tolist()}
         case Triples(), TriplePart():
             return {"a": part.a.tolist(), "b": part.b.tolist(), "c": part.c.tolist()}
-        case Level(), LevelPart():
+        case LevelTables(), LevelPart():
             wins = item.win_bits
             tables = zip(part.chosen, item.widths, strict=True)
             return {
@@ -224,7 +228,7 @@ def _shown(item: Item[Any], part: Any) -> Given:
         case Rotation(), RotationPart():
             bits = item.places.bit_length() - 1
             return {"position": _low(part.position, bits), "unit": part.unit.tolist()}
-        case Unmasking(), UnmaskingPart():
+        case BitConversion(), BitConversionPart():
             return {
                 "pointer_masks": part.pointer_masks.tolist(),
                 "units": _low(part.units, item.ring_bits),
@@ -253,14 +257,14 @@ _ITEMS: dict[str, tuple[list[Any], int]] = {
     "products": (["Triples", 1, 3], 0),
     "conjunctions": (["Triples", 2, 3], 1),
     "bits": (["Triples", 3, 9], 2),
-    "a level that is the only one": (["Level", 1, 2, 13, 1, False, True], 0),
-    "a first level of several": (["Level", 2, 3, 14, 2, False, False], 7),
-    "a level between": (["Level", 1, 3, 14, 5, True, False], 8),
-    "the last level of several": (["Level", 1, 2, 31, 64, True, True], 9),
+    "a level that is the only one": (["LevelTables", 1, 2, 13, 1, False, True], 0),
+    "a first level of several": (["LevelTables", 2, 3, 14, 2, False, False], 7),
+    "a level between": (["LevelTables", 1, 3, 14, 5, True, False], 8),
+    "the last level of several": (["LevelTables", 1, 2, 31, 64, True, True], 9),
     "one-hot rows": (["Rotation", 2, 3], 10),
-    "pointers and flags": (["Unmasking", 2, 2, 9, 13], 11),
-    "flags": (["Unmasking", 0, 0, 5, 20], 2**32 + 5),
-    "pointers": (["Unmasking", 1, 1, 0, 64], 12),
+    "pointers and flags": (["BitConversion", 2, 2, 9, 13], 11),
+    "flags": (["BitConversion", 0, 0, 5, 20], 2**32 + 5),
+    "pointers": (["BitConversion", 1, 1, 0, 64], 12),
 }
 
 CORRECTIONS = Topic(

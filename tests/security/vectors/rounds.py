@@ -236,7 +236,7 @@ _BASE: Given = {
     "ring_bits": 13,
     "deadline_unix_ms": 4102444800000,
 }
-_STOCK = {"engine": "ENGINE_STOCK_PAIRWISE", "ring_bits": 64}
+_STOCK = {"engine": "ENGINE_CRYPTEN_PAIRWISE", "ring_bits": 64}
 _COUNT = {
     "ballot": "BALLOT_KIND_KNN_COUNT",
     "roster": [{"agent": agent, "k": k} for agent, k in _KS.items()],
@@ -254,7 +254,7 @@ _GOOD: dict[str, Given] = {
     "verified attributes": {**_ATTRIBUTE, "verified": True},
     "two parties": {"parties": ["alpha", "beta"]},
     **{
-        f"CrypTen's {method.lower()}": {**_STOCK, "engine": f"ENGINE_STOCK_{method}"}
+        f"CrypTen's {method.lower()}": {**_STOCK, "engine": f"ENGINE_CRYPTEN_{method}"}
         for method in ("PAIRWISE", "LOG_REDUCTION", "DOUBLE_LOG_REDUCTION", "ACCELERATED_CASCADE")
     },
     "attributes, CrypTen": {**_ATTRIBUTE, **_STOCK},

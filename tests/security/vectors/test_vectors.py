@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from aggregator.party.servicer import servicer
 from mpc_vote.argmax.crypten.triples import TripleKind, Triples
 from mpc_vote.argmax.table.engine import engine, level
-from mpc_vote.argmax.table.level import Level
+from mpc_vote.argmax.table.level import LevelTables
 from mpc_vote.mpc import channel, cut_and_choose, preprocessing, ring, sharing
 from mpc_vote.mpc.channel import Channel
 from mpc_vote.mpc.cut_and_choose import Drawn, Grant, Session, choose, commit
@@ -36,7 +36,7 @@ from mpc_vote.mpc.preprocessing import Plan, Run
 from mpc_vote.mpc.prg import SeedStream
 from mpc_vote.transport import tensors
 from mpc_vote.verified import encoding
-from mpc_vote.verified.bit_conversion import Unmasking
+from mpc_vote.verified.bit_conversion import BitConversion
 from mpc_vote.voting.spec import Spec
 from tests.security.vectors import shares
 from tests.security.vectors.independent import rules as independent
@@ -148,12 +148,12 @@ BOOLEANS = st.booleans()
 ITEMS = st.one_of(
     st.tuples(st.just("Triples"), st.integers(1, 3), st.integers(1, 20)),
     st.tuples(
-        *(st.just("Level"), st.integers(1, 3), st.integers(2, 5), st.integers(13, 31)),
+        *(st.just("LevelTables"), st.integers(1, 3), st.integers(2, 5), st.integers(13, 31)),
         *(st.integers(1, 64), BOOLEANS, BOOLEANS),
     ),
     st.tuples(st.just("Rotation"), st.integers(1, 4), st.integers(2, 9)),
     st.tuples(
-        *(st.just("Unmasking"), st.integers(0, 4), st.integers(1, 5)),
+        *(st.just("BitConversion"), st.integers(0, 4), st.integers(1, 5)),
         *(st.integers(1, 20), st.integers(13, 64)),
     ),
 )
@@ -202,7 +202,7 @@ class TestBeyondTheFiles:
                 {
                     "session": session.id,
                     "parties": list(session.parties),
-                    "runs": [[1, ["Triples", 1, 2], ["Level", 1, 3, 14, 2, False, True]]],
+                    "runs": [[1, ["Triples", 1, 2], ["LevelTables", 1, 3, 14, 2, False, True]]],
                     "copies": session.copies,
                     "seeds": [[seed.hex() for seed in own] for own in seeds],
                     "coins": [coin.hex() for coin in coins],
@@ -217,7 +217,9 @@ class TestBeyondTheFiles:
 
 
 def _plan() -> Plan:
-    return Plan((Run((Triples(TripleKind.PRODUCT, 2), Level(1, 3, 14, 2, False, True)), times=1),))
+    return Plan(
+        (Run((Triples(TripleKind.PRODUCT, 2), LevelTables(1, 3, 14, 2, False, True)), times=1),)
+    )
 
 
 def _by_copy(seeds: Sequence[Sequence[bytes]]) -> Any:
@@ -242,7 +244,7 @@ def _without_lengths(purpose: str, *parts: bytes) -> bytes:
     return hashlib.sha256(b"mpc-vote " + purpose.encode() + b"".join(parts)).digest()
 
 
-def _free(self: Level, stream: SeedStream) -> Any:
+def _free(self: LevelTables, stream: SeedStream) -> Any:
     """Masks of wins drawn before masks of totals."""
     s = level._draw(stream, np.dtype("u1"), (self.group, self.vectors))
     r = level._draw(stream, ring.dtype_for(self.bits), (self.group, self.vectors))
@@ -288,13 +290,13 @@ MUTATIONS: dict[str, tuple[str, Any, str, Any]] = {
         *("zero_sharing", shares, "zero_share"),
         lambda of, count: -channel.zero_share(of, count),
     ),
-    "masks drawn in another order": ("corrections", Level, "_free", _free),
+    "masks drawn in another order": ("corrections", LevelTables, "_free", _free),
     "pairs in another order": (
         *("corrections", level, "pair_indices"),
         lambda group: np.triu_indices(group, 1)[::-1],
     ),
     "masks of pointers cut otherwise": (
-        *("corrections", Unmasking, "places"),
+        *("corrections", BitConversion, "places"),
         property(lambda self: 2 << self.pointer_bits),
     ),
     "constants of another party": (

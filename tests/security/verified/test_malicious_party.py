@@ -25,13 +25,13 @@ from mpc_vote.simulation.vote import simulated_spec
 from mpc_vote.verified import encoding as layouts
 from mpc_vote.verified.encoding import Bits, IntArray, Layout, encode, split_bits
 from mpc_vote.voting.aggregation import Totals
-from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.ballots import KNN_COUNT, MULTI_LABEL, ONE_HOT, BallotKind
 from mpc_vote.voting.spec import Spec
 from tests.unit.verified.plain import counted, votes_in
 
 PARTIES, QUERIES, CLASSES, LIAR = 3, 64, 3, 0
 ROSTER = {"agent-0": 7, "agent-1": 2, "agent-2": 5}
-KINDS = (BallotKind.ONE_HOT, BallotKind.KNN_COUNT, BallotKind.MULTI_LABEL)
+KINDS = (ONE_HOT, KNN_COUNT, MULTI_LABEL)
 
 
 def spec_of(kind: BallotKind) -> Spec:

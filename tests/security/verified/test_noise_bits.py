@@ -11,7 +11,7 @@ import pytest
 from mpc_vote.privacy.noise import SkellamSampler
 from mpc_vote.simulation.vote import simulated_spec
 from mpc_vote.verified.encoding import encode
-from mpc_vote.voting.ballots import BallotKind, one_hot
+from mpc_vote.voting.ballots import ONE_HOT, one_hot
 from tests.unit.verified.plain import counted
 
 CLASSES, QUERIES = 10, 400
@@ -24,7 +24,7 @@ def test_few_agents_with_noise_at_its_bound_choose_nearly_all_labels(
 ) -> None:
     """Sigma is 25, and six in ten of the others agree on another class."""
     roster = {f"agent-{number}": 0 for number in range(agents)}
-    spec = simulated_spec(BallotKind.ONE_HOT, QUERIES, CLASSES, roster, 25.0, verified=True)
+    spec = simulated_spec(ONE_HOT, QUERIES, CLASSES, roster, 25.0, verified=True)
     layout, sampler = spec.layouts[0], SkellamSampler(spec.agent_variance)
     rng = np.random.default_rng(0)
     totals = np.zeros((QUERIES, CLASSES), np.int64)

@@ -16,7 +16,7 @@ import grpc.aio
 import numpy as np
 
 from mpc_vote.argmax.engine import label_bits
-from mpc_vote.argmax.table.engine import MIN_BITS
+from mpc_vote.argmax.table.level import MIN_BITS
 from mpc_vote.errors import VoteError
 from mpc_vote.mpc import ring
 from mpc_vote.mpc.sharing import Share, split

@@ -48,7 +48,7 @@ from mpc_vote.proto.mpcvote.v1 import agent_pb2, agent_pb2_grpc, common_pb2
 from mpc_vote.testbed.cluster import Cluster
 from mpc_vote.transport import rpc
 from mpc_vote.voting import ballots
-from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.ballots import KNN_COUNT, BallotKind
 from mpc_vote.voting.spec import default_fraction_bits
 
 QUIET = 1e-5
@@ -101,7 +101,7 @@ class Group:
         """The plain sum of these agents' ballots, which nobody in the service ever sees."""
         names = list(self.ks) if agents is None else agents
         bits = default_fraction_bits(kind, [self.ks[name] for name in self.ks])
-        encode = ballots.knn_count if kind is BallotKind.KNN_COUNT else ballots.knn_frequency
+        encode = ballots.knn_count if kind is KNN_COUNT else ballots.knn_frequency
         total = np.zeros((len(queries), self.classes), dtype=np.int64)
         for name in names:
             part, k = self.parts[name], self.ks[name]
@@ -112,7 +112,7 @@ class Group:
     def winners(
         self,
         queries: Queries,
-        kind: BallotKind = BallotKind.KNN_COUNT,
+        kind: BallotKind = KNN_COUNT,
         agents: Sequence[str] | None = None,
     ) -> Labels:
         """The plain argmax; ties go to the lower class."""

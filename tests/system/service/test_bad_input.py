@@ -19,7 +19,7 @@ import pytest
 
 from aggregator.coordinator import attendance, requests
 from mpc_vote import client as client_module
-from mpc_vote.argmax.registry import EngineName
+from mpc_vote.argmax.registry import ENGINES
 from mpc_vote.client import AsyncLabelClient, Plan
 from mpc_vote.data.partition import save_part
 from mpc_vote.errors import ErrorKind, VoteError
@@ -227,7 +227,7 @@ def test_agents_that_offer_no_known_ballot_are_not_asked() -> None:
     defaults = requests.Defaults(
         parties=("party-0", "party-1"),
         dealer="dealer",
-        engine=next(iter(EngineName)),
+        engine=next(iter(ENGINES)),
         sigma=1.0,
         least_sigma=0.0,
         delta=1e-3,

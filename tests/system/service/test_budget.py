@@ -40,7 +40,7 @@ from mpc_vote.privacy import Budget, Ledger, Level, SkellamVote, epsilon
 from mpc_vote.privacy.ledger import LEDGER_ID, LedgerView, Spend
 from mpc_vote.privacy.sensitivity import Sensitivity
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, label_pb2
-from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.ballots import KNN_COUNT, KNN_FREQUENCY, ONE_HOT, BallotKind
 from tests.system.service.support import (
     SECONDS,
     Group,
@@ -250,8 +250,8 @@ async def test_the_budget_of_a_running_agent_is_a_query(fragile: Service, farms:
     """Over methods, clients and restarts: what the account says of everything it ever answered."""
     folder = ledger_of(fragile, "turncoat").parent
     lives: list[tuple[str, dict[str, str], list[BallotKind]]] = [
-        ("asker", {}, [BallotKind.KNN_COUNT, BallotKind.KNN_FREQUENCY]),
-        ("another", {"method": "ae"}, [BallotKind.ONE_HOT]),
+        ("asker", {}, [KNN_COUNT, KNN_FREQUENCY]),
+        ("another", {"method": "ae"}, [ONE_HOT]),
     ]
     for name, flags, ballots in lives:
         async with (
@@ -259,7 +259,7 @@ async def test_the_budget_of_a_running_agent_is_a_query(fragile: Service, farms:
             fragile.client(name) as client,
         ):
             for ballot in ballots:
-                quorum = 1 if ballot is BallotKind.ONE_HOT else 4
+                quorum = 1 if ballot is ONE_HOT else 4
                 plan = farms.plan(sigma=SIGMA, ballot=ballot, quorum=quorum, collusion=0)
                 await client.label(farms.queries(ROWS), plan)
             figures = await asyncio.to_thread(

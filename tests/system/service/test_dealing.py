@@ -33,11 +33,10 @@ from aggregator.party.preprocessing import DealtMaterial, MaterialPool, ask
 from aggregator.party.servicer import PartyServicer, _Session
 from mpc_vote.argmax.crypten.triples import TripleKind, Triples
 from mpc_vote.argmax.engine import Engine, label_bits, session_plan
-from mpc_vote.argmax.grouping import choose_groups
 from mpc_vote.argmax.one_hot import Rotation
-from mpc_vote.argmax.registry import EngineName, make_engine
-from mpc_vote.argmax.table.engine import MIN_BITS
-from mpc_vote.argmax.table.level import MAX_BITS, MAX_GROUP, Level
+from mpc_vote.argmax.registry import LOG_REDUCTION, TABLE, EngineKind
+from mpc_vote.argmax.table.grouping import choose_groups
+from mpc_vote.argmax.table.level import MAX_BITS, MAX_GROUP, MIN_BITS, LevelTables
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.mpc.channel import Channel
 from mpc_vote.mpc.cut_and_choose import (
@@ -59,7 +58,8 @@ from mpc_vote.testbed.cluster import Cluster, free_ports
 from mpc_vote.transport import rpc
 from mpc_vote.transport.relay import Relay
 from mpc_vote.voting import codec
-from mpc_vote.voting.spec import MAX_CLASSES, MAX_PARTIES, MAX_QUERIES, Spec
+from mpc_vote.voting.limits import MAX_CLASSES, MAX_PARTIES, MAX_QUERIES
+from mpc_vote.voting.spec import Spec
 from tests.security.fuzz.fakes import Channel as FakeChannel
 from tests.security.fuzz.fakes import Stream
 from tests.system.service.committee import AGENTS, ROWS, Committee, holdings_of, labels_of
@@ -75,7 +75,7 @@ SOON = 0.3
 """A party's patience where the test is about its end."""
 
 SMALL = Triples(TripleKind.PRODUCT, 500)
-LEVEL = Level(vectors=40, group=5, bits=16, label_bits=3, labelled=False, last=True)
+LEVEL = LevelTables(vectors=40, group=5, bits=16, label_bits=3, labelled=False, last=True)
 SMALL_PLAN = Plan((Run((SMALL,), 8),))
 MIXED_PLAN = Plan((Run((SMALL, LEVEL), 2), Run((Triples(TripleKind.BIT, 7),), 1)))
 
@@ -633,10 +633,10 @@ async def test_the_dealer_refuses_malformed_requests(
 # Plans on the wire
 
 
-LARGEST: dict[str, Level | Triples | Rotation] = {
+LARGEST: dict[str, LevelTables | Triples | Rotation] = {
     "triples": Triples(TripleKind.CONJUNCTION, codec.MAX_TRIPLES),
-    "one pair": Level(codec.MAX_COMPARISONS, 2, MAX_BITS, codec.MAX_LABEL_BITS, True, False),
-    "one vector": Level(1, MAX_GROUP, MIN_BITS, 1, False, True),
+    "one pair": LevelTables(codec.MAX_COMPARISONS, 2, MAX_BITS, codec.MAX_LABEL_BITS, True, False),
+    "one vector": LevelTables(1, MAX_GROUP, MIN_BITS, 1, False, True),
     "a rotation": Rotation(codec.MAX_TRIPLES // 1_024, MAX_CLASSES),
 }
 
@@ -660,7 +660,7 @@ def test_a_bad_plan_is_refused_wherever_it_is_read() -> None:
 
 
 levels = st.builds(
-    Level,
+    LevelTables,
     vectors=st.integers(1, 100),
     group=st.integers(2, 30),
     bits=st.integers(MIN_BITS, MAX_BITS),
@@ -702,17 +702,17 @@ def test_the_dealer_takes_the_table_engines_plan_for_every_round_that_can_be_ask
 ) -> None:
     rows, classes = SHAPES[shape]
     groups = choose_groups(rows, classes, MAX_PARTIES, round_trip)
-    plan = session_plan(make_engine(EngineName.TABLE, bits, groups), rows, classes, MAX_PARTIES)
+    plan = session_plan(TABLE.make(bits, groups), rows, classes, MAX_PARTIES)
     assert codec.from_wire(codec.to_wire(plan)) == plan
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", [name for name in EngineName if name is not EngineName.TABLE])
+@pytest.mark.parametrize("name", [name for name in ENGINES if name is not TABLE])
 def test_the_dealer_takes_crypten_plans_for_every_round_that_can_be_asked_for(
-    shape: str, name: EngineName
+    shape: str, name: EngineKind
 ) -> None:
     rows, classes = SHAPES[shape]
-    plan = session_plan(make_engine(name, 64), rows, classes, 2)
+    plan = session_plan(name.make(64), rows, classes, 2)
     assert codec.from_wire(codec.to_wire(plan)) == plan
 
 
@@ -720,9 +720,9 @@ def test_the_dealer_takes_crypten_plans_for_every_round_that_can_be_asked_for(
 
 
 ENGINES = [
-    make_engine(EngineName.TABLE, 14),
-    make_engine(EngineName.TABLE, 20, (3, 2)),
-    make_engine(EngineName.LOG_REDUCTION, 64),
+    TABLE.make(14),
+    TABLE.make(20, (3, 2)),
+    LOG_REDUCTION.make(64),
 ]
 
 

@@ -36,7 +36,7 @@ from mpc_vote.proto.mpcvote.v1 import (
     party_pb2_grpc,
 )
 from mpc_vote.transport import rpc
-from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.ballots import ONE_HOT
 from mpc_vote.voting.spec import Spec
 from tests.system.service.support import (
     SECONDS,
@@ -273,7 +273,7 @@ def test_an_agent_believes_its_own_settings_and_no_coordinator(case: str, tmp_pa
         "collusion": 1,
         "parties": ["party-0", "party-1"],
         "dealer": "dealer",
-        "engine": common_pb2.ENGINE_STOCK_PAIRWISE,
+        "engine": common_pb2.ENGINE_CRYPTEN_PAIRWISE,
         "ring_bits": 64,
         "deadline_unix_ms": int(1000 * (time.time() + 60)),
         **changes,
@@ -334,7 +334,7 @@ def party_spec(service: Service) -> bytes:
         quorum=1,
         parties=service.cluster.party_addresses,
         dealer="dealer",
-        engine=common_pb2.ENGINE_STOCK_PAIRWISE,
+        engine=common_pb2.ENGINE_CRYPTEN_PAIRWISE,
         ring_bits=64,
         deadline_unix_ms=int(1000 * (time.time() + 600)),
     )
@@ -479,7 +479,7 @@ async def test_a_round_that_fails_uncharged_gives_promised_budgets_back(
     fragile: Service, farms: Group
 ) -> None:
     """The agent's budget is for either round; the first fails long before its deadline."""
-    vote = {"sigma": 25.0, "ballot": BallotKind.ONE_HOT, "collusion": 0, "answer_seconds": 60}
+    vote = {"sigma": 25.0, "ballot": ONE_HOT, "collusion": 0, "answer_seconds": 60}
     async with (
         fragile.extra_agent("keeper", farms, method="ae", budget_instance="1.85"),
         fragile.client() as client,

@@ -28,7 +28,7 @@ from mpc_vote.learning.voters.local_model import ModelVoter
 from mpc_vote.pki.identity import Credentials, Identity, Role, channel_options
 from mpc_vote.testbed.cluster import Cluster
 from mpc_vote.voting import ballots
-from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.ballots import MULTI_LABEL
 from tests.system.service.support import QUIET, points
 
 ATTRIBUTES = 4
@@ -76,9 +76,7 @@ def test_an_attribute_is_a_yes_when_more_than_half_of_the_agents_say_so(
     client: LabelClient, tau: int
 ) -> None:
     queries = np.random.default_rng(9).normal(size=(60, 5)).astype(np.float32)
-    plan = Plan(
-        classes=ATTRIBUTES, ballot=BallotKind.MULTI_LABEL, tau=tau, sigma=QUIET, collusion=0
-    )
+    plan = Plan(classes=ATTRIBUTES, ballot=MULTI_LABEL, tau=tau, sigma=QUIET, collusion=0)
     result = client.label(queries, plan)
     votes = np.zeros((60, ATTRIBUTES), dtype=np.int64)
     for part in FACES.values():
@@ -91,7 +89,7 @@ def test_an_attribute_is_a_yes_when_more_than_half_of_the_agents_say_so(
 
 def test_tau_beyond_the_attributes_is_refused(client: LabelClient) -> None:
     queries = np.zeros((1, 5), dtype=np.float32)
-    plan = Plan(classes=ATTRIBUTES, ballot=BallotKind.MULTI_LABEL, tau=ATTRIBUTES + 1, sigma=1)
+    plan = Plan(classes=ATTRIBUTES, ballot=MULTI_LABEL, tau=ATTRIBUTES + 1, sigma=1)
     with pytest.raises(VoteError) as caught:
         client.label(queries, plan)
     assert caught.value.kind is ErrorKind.TAU_RANGE
@@ -99,7 +97,7 @@ def test_tau_beyond_the_attributes_is_refused(client: LabelClient) -> None:
 
 def test_no_model_is_trained_on_attributes(client: LabelClient) -> None:
     queries = np.random.default_rng(2).normal(size=(3, 5)).astype(np.float32)
-    plan = Plan(classes=ATTRIBUTES, ballot=BallotKind.MULTI_LABEL, tau=2, sigma=QUIET)
+    plan = Plan(classes=ATTRIBUTES, ballot=MULTI_LABEL, tau=2, sigma=QUIET)
     round_id = client.label(queries, plan).round_id
     with pytest.raises(VoteError) as caught:
         list(client.train([round_id]))

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from mpc_vote.argmax.registry import EngineName
+from mpc_vote.argmax.registry import EngineKind
 from mpc_vote.client import AsyncLabelClient, LabelClient, LabelResult, Plan, Progress
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.mpc import ring
@@ -25,7 +25,7 @@ from mpc_vote.pki.identity import Identity, Role
 from mpc_vote.privacy import accountant
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import label_pb2, label_pb2_grpc, model_pb2
-from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.ballots import KNN_COUNT, KNN_FREQUENCY, BallotKind
 from mpc_vote.voting.spec import ENGINES, Spec
 from tests.system.service.support import (
     QUIET,
@@ -45,13 +45,13 @@ from tests.system.service.support import (
 # Labels
 
 
-@pytest.mark.parametrize("kind", [BallotKind.KNN_COUNT, BallotKind.KNN_FREQUENCY])
+@pytest.mark.parametrize("kind", [KNN_COUNT, KNN_FREQUENCY])
 async def test_labels_are_the_argmax_of_the_summed_ballots(
     service: Service, clinics: Group, kind: BallotKind
 ) -> None:
     queries = clinics.queries(200)
     top = np.sort(clinics.totals(queries, kind), axis=1)
-    assert (top[:, -1] == top[:, -2]).any() or kind is BallotKind.KNN_FREQUENCY, "some rows tie"
+    assert (top[:, -1] == top[:, -2]).any() or kind is KNN_FREQUENCY, "some rows tie"
     async with service.client() as client:
         result = await client.label(queries, clinics.plan(ballot=kind))
     assert (result.labels == clinics.winners(queries, kind)).all()
@@ -59,9 +59,9 @@ async def test_labels_are_the_argmax_of_the_summed_ballots(
     assert result.absences == {}
 
 
-@pytest.mark.parametrize("engine", list(EngineName))
+@pytest.mark.parametrize("engine", list(ENGINES))
 async def test_every_engine_finds_the_same_winners(
-    service: Service, clinics: Group, engine: EngineName
+    service: Service, clinics: Group, engine: EngineKind
 ) -> None:
     queries = clinics.queries(40)
     async with service.client() as client:
@@ -93,13 +93,13 @@ async def test_requests_side_by_side_do_not_mix(
     service: Service, clinics: Group, labs: Group
 ) -> None:
     batches = [clinics.queries(60, seed=1), clinics.queries(80, seed=2), labs.queries(30, seed=3)]
-    plans = [clinics.plan(), clinics.plan(ballot=BallotKind.KNN_FREQUENCY), labs.plan(sigma=0.5)]
+    plans = [clinics.plan(), clinics.plan(ballot=KNN_FREQUENCY), labs.plan(sigma=0.5)]
     async with service.client() as client:
         results = await asyncio.gather(
             *(client.label(batch, plan) for batch, plan in zip(batches, plans, strict=True))
         )
     assert (results[0].labels == clinics.winners(batches[0])).all()
-    assert (results[1].labels == clinics.winners(batches[1], BallotKind.KNN_FREQUENCY)).all()
+    assert (results[1].labels == clinics.winners(batches[1], KNN_FREQUENCY)).all()
     assert (results[2].labels == labs.winners(batches[2])).all()
     assert len({result.round_id for result in results}) == 3
 

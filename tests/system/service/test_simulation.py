@@ -13,7 +13,7 @@ from mpc_vote.data.embedded import load_embedded
 from mpc_vote.data.partition import split_skewed
 from mpc_vote.privacy.noise import SkellamSampler
 from mpc_vote.simulation.vote import seeded, simulated_spec, vote
-from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.ballots import KNN_COUNT, ONE_HOT
 from mpc_vote.voting.spec import Spec
 from tests.system.service.support import Service, attends, join, until
 
@@ -34,7 +34,7 @@ async def test_simulation_and_service_give_the_same_labels(service: Service) -> 
         "knn": ("--method=knn", "--features=strokes", "--neighbours=4"),
         "ae": ("--method=ae",),
     }
-    kinds = {"knn": BallotKind.KNN_COUNT, "ae": BallotKind.ONE_HOT}
+    kinds = {"knn": KNN_COUNT, "ae": ONE_HOT}
     for method, kind in kinds.items():
         async with contextlib.AsyncExitStack() as stack:
             voters = {}

@@ -15,7 +15,7 @@ from mpc_vote.data.dataset import Dataset
 from mpc_vote.errors import ErrorKind
 from mpc_vote.mpc.sharing import Share, split
 from mpc_vote.verified.encoding import split_bits
-from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.ballots import KNN_COUNT, KNN_FREQUENCY, MULTI_LABEL, ONE_HOT, BallotKind
 from mpc_vote.voting.spec import Spec
 from tests.system.service.support import QUIET, Service, attends, join, refused, until
 
@@ -74,7 +74,7 @@ async def test_votes_for_one_class_can_be_stuffed_only_where_they_are_not_verifi
 ) -> None:
     """Whatever bits come, they are one vote."""
     async with _agents(service, f"model-{verified}".lower(), [2], 1, "ae") as client:
-        result = await _label(client, ballot=BallotKind.ONE_HOT, verified=verified)
+        result = await _label(client, ballot=ONE_HOT, verified=verified)
     assert result.contributors == HONEST + 1
     assert set(result.labels.tolist()) == ({2} if verified else {CLASSES - 1})
 
@@ -85,7 +85,7 @@ async def test_counts_can_be_stuffed_only_where_they_are_not_verified(
 ) -> None:
     """Whatever bits come, they are as many votes as the agent has neighbours: it is counted."""
     async with _agents(service, f"voter-{verified}".lower(), [2], 1) as client:
-        result = await _label(client, ballot=BallotKind.KNN_COUNT, verified=verified, quorum=HONEST)
+        result = await _label(client, ballot=KNN_COUNT, verified=verified, quorum=HONEST)
     assert set(result.labels.tolist()) == ({2} if verified else {CLASSES - 1})
     assert result.contributors == HONEST + 1 and not result.absences
 
@@ -97,18 +97,18 @@ async def test_who_says_yes_to_everything_has_one_vote_for_each_attribute(
     """More than the tau of an honest agent, and no more: it takes a majority of liars."""
     said = [1, 0, 0, 1, 0]
     async with _agents(service, f"face-{liars}", said, liars) as client:
-        result = await _label(client, ballot=BallotKind.MULTI_LABEL, tau=2, verified=True)
+        result = await _label(client, ballot=MULTI_LABEL, tau=2, verified=True)
     expected = [1] * CLASSES if liars > HONEST else said
     assert result.labels.tolist() == [expected] * QUERIES
     assert result.contributors == HONEST + liars and not result.absences
 
 
-@pytest.mark.parametrize("ballot", [BallotKind.KNN_COUNT, BallotKind.MULTI_LABEL])
+@pytest.mark.parametrize("ballot", [KNN_COUNT, MULTI_LABEL])
 async def test_ballots_are_verified_unless_somebody_says_no(
     service: Service, ballot: BallotKind
 ) -> None:
     prefix, said = ballot.value.replace("_", "-"), [1, 0, 0, 1, 0]
-    several = ballot is BallotKind.MULTI_LABEL
+    several = ballot is MULTI_LABEL
     async with _agents(service, prefix, said if several else [1], 0) as client:
         plan = {"ballot": ballot, "tau": 2 if several else None}
         asked = {None: True, True: True, False: False}
@@ -121,8 +121,8 @@ async def test_frequency_ballots_can_not_be_verified(
     service: Service,
 ) -> None:
     async with _agents(service, "share", [1], 0) as client:
-        result = await _label(client, ballot=BallotKind.KNN_FREQUENCY)
+        result = await _label(client, ballot=KNN_FREQUENCY)
         assert set(result.labels.tolist()) == {1}
         assert result.spec is not None and not result.spec.verified
         with refused(ErrorKind.SPEC_INVALID, "use count ballots"):
-            await _label(client, ballot=BallotKind.KNN_FREQUENCY, verified=True)
+            await _label(client, ballot=KNN_FREQUENCY, verified=True)

@@ -26,8 +26,9 @@ from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2, party_pb2
 from mpc_vote.transport import tensors
 from mpc_vote.voting import ballots
-from mpc_vote.voting.ballots import BallotKind
-from mpc_vote.voting.spec import MAX_ROUNDS_AT_ONCE, Spec
+from mpc_vote.voting.ballots import ONE_HOT
+from mpc_vote.voting.limits import MAX_ROUNDS_AT_ONCE
+from mpc_vote.voting.spec import Spec
 from tests.security.fuzz.fakes import Channel
 from tests.system.service.committee import CLASSES, ROWS, Committee
 from tests.system.service.support import SECONDS, cancelled, until
@@ -160,7 +161,7 @@ async def test_a_message_that_can_not_be_read_ends_the_session_and_not_the_agent
 class _Spy:
     """A voter that notes what the ledger's file held whenever it was asked."""
 
-    kinds = (BallotKind.ONE_HOT,)
+    kinds = (ONE_HOT,)
     k = 0
 
     def __init__(self, ledger: Path) -> None:

@@ -24,7 +24,7 @@ from mpc_vote.privacy.accountant import epsilon
 from mpc_vote.privacy.ledger import Ledger
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2
-from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.ballots import KNN_COUNT, KNN_FREQUENCY, BallotKind
 from mpc_vote.voting.spec import BALLOT_CODES, BALLOTS, Spec
 from tests.system.service.support import refused
 
@@ -141,10 +141,10 @@ def test_an_agent_insists_on_verified_or_unverified_rounds(verified: bool, tmp_p
 def test_a_request_that_leaves_it_open_leaves_out_who_insists_on_the_other_kind() -> None:
     """By default, ballots are verified that can be."""
     agents = {**alike(3), "bold": agent("--rounds=unverified"), "shy": agent("--rounds=verified")}
-    spec = admitted(agents, ballot=BallotKind.KNN_COUNT)
+    spec = admitted(agents, ballot=KNN_COUNT)
     assert spec.message.verified
     assert list(spec.roster) == ["agent-0", "agent-1", "agent-2", "shy"]
-    spec = admitted(agents, ballot=BallotKind.KNN_FREQUENCY)
+    spec = admitted(agents, ballot=KNN_FREQUENCY)
     assert not spec.message.verified
     assert list(spec.roster) == ["agent-0", "agent-1", "agent-2", "bold"]
 
@@ -169,7 +169,7 @@ def liar(**says: Any) -> agent_pb2.Capabilities:
     return offer
 
 
-@pytest.mark.parametrize("others", [BallotKind.KNN_COUNT, BallotKind.KNN_FREQUENCY])
+@pytest.mark.parametrize("others", [KNN_COUNT, KNN_FREQUENCY])
 @pytest.mark.parametrize("kind", BALLOTS.values())
 def test_no_single_agent_chooses_the_kind_of_ballot(others: BallotKind, kind: BallotKind) -> None:
     """Else it would be on a roster of its own, and choose every label."""
@@ -208,7 +208,7 @@ def test_an_agent_is_not_left_alone_with_a_round_that_the_others_refuse(honest: 
 def test_an_agent_with_more_neighbours_than_the_service_takes_bends_no_round(k: int) -> None:
     """Not its ring, its cost, nor whether it is verified."""
     present = {f"agent-{number}": capabilities(agent()) for number in range(3)}
-    for ballot in (BallotKind.KNN_COUNT, BallotKind.KNN_FREQUENCY):
+    for ballot in (KNN_COUNT, KNN_FREQUENCY):
         alone = spec_for(present, ballot=ballot)
         spec = spec_for({**present, "mallory": liar(k=k)}, ballot=ballot)
         assert spec.roster == alone.roster
@@ -220,7 +220,7 @@ def test_an_agent_with_more_neighbours_than_the_service_takes_bends_no_round(k: 
 
 @pytest.mark.parametrize(
     ("ballot", "level", "k"),
-    [(BallotKind.KNN_COUNT, Level.AGENT, 500), (BallotKind.KNN_FREQUENCY, Level.INSTANCE, 1)],
+    [(KNN_COUNT, Level.AGENT, 500), (KNN_FREQUENCY, Level.INSTANCE, 1)],
 )
 def test_anothers_k_does_not_drain_an_agents_budget(
     ballot: BallotKind, level: Level, k: int, tmp_path: Path

@@ -22,7 +22,7 @@ from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.proto.mpcvote.v1 import agent_pb2
 from mpc_vote.simulation.vote import simulated_spec
 from mpc_vote.transport import tensors
-from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.ballots import ONE_HOT
 from mpc_vote.voting.spec import Spec
 
 
@@ -62,7 +62,7 @@ async def test_a_coordinator_that_lets_huge_queries_pass_is_refused(
     size: float, kind: ErrorKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queries = np.array([[0.0], [size]], np.float32)
-    message = simulated_spec(BallotKind.ONE_HOT, 2, 2, {"ann": 0}, 1.0).message
+    message = simulated_spec(ONE_HOT, 2, 2, {"ann": 0}, 1.0).message
     message.queries_digest = tensors.digest_of(queries)
     message.deadline_unix_ms = 2**42
 

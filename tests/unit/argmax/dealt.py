@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpc_vote.argmax.table.level import Level, LevelPart
+from mpc_vote.argmax.table.level import LevelPart, LevelTables
 from mpc_vote.mpc.prg import new_seed
 
 Array = npt.NDArray[Any]
@@ -31,7 +31,7 @@ def seeds_for(parties: int) -> list[bytes]:
     return [new_seed() for _ in range(parties)]
 
 
-def deal(level: Level, seeds: Sequence[bytes], index: int = 0) -> list[LevelPart]:
+def deal(level: LevelTables, seeds: Sequence[bytes], index: int = 0) -> list[LevelPart]:
     """All parties' parts."""
     free = [level.expand(seed, index, None) for seed in seeds[:-1]]
     return [*free, level.expand(seeds[-1], index, level.correct(seeds, index))]
@@ -49,7 +49,7 @@ def xored(shares: Sequence[Array]) -> Array:
     return together
 
 
-def differences(level: Level, values: Array) -> Array:
+def differences(level: LevelTables, values: Array) -> Array:
     """Of each pair of contestants, modulo 2^bits."""
     found: Array = np.stack([values[i] - values[j] for i, j in combinations(range(level.group), 2)])
     return found.astype(np.uint64) & np.uint64((1 << level.bits) - 1)
@@ -59,7 +59,7 @@ def digit(values: Array, shift: int, width: int) -> Array:
     return (values >> np.uint64(shift)) & np.uint64((1 << width) - 1)
 
 
-def read(level: Level, parts: Sequence[LevelPart]) -> Secrets:
+def read(level: LevelTables, parts: Sequence[LevelPart]) -> Secrets:
     """The secrets, from the parts of all parties."""
     r = added([part.r for part in parts], level.bits)
     q = [part.q for part in parts if part.q is not None]
@@ -81,7 +81,7 @@ def read(level: Level, parts: Sequence[LevelPart]) -> Secrets:
     )
 
 
-def tables_of(level: Level, secrets: Secrets) -> Array:
+def tables_of(level: LevelTables, secrets: Secrets) -> Array:
     """Truth tables of `less` and then of `equal`, flipped, in the low bits of words."""
     rho = differences(level, secrets.r)
     flips = [*secrets.alpha, *secrets.beta]
@@ -97,7 +97,7 @@ def tables_of(level: Level, secrets: Secrets) -> Array:
     return words
 
 
-def used_bits(level: Level) -> Array:
+def used_bits(level: LevelTables) -> Array:
     """Which bits of each word of a truth table are ever looked up."""
     widths = [width for _, width in level.digits]
     return np.array(
@@ -105,11 +105,11 @@ def used_bits(level: Level) -> Array:
     )[:, None, None]
 
 
-def nu_of(level: Level, secrets: Secrets) -> Array:
+def nu_of(level: LevelTables, secrets: Secrets) -> Array:
     return differences(level, secrets.r) >> np.uint64(level.bits - 1)
 
 
-def masks_of(level: Level, secrets: Secrets) -> tuple[Array, Array]:
+def masks_of(level: LevelTables, secrets: Secrets) -> tuple[Array, Array]:
     """`flips` and `steps`, as integers: by digit, and then by the set of betas above it."""
     sign = 1 - 2 * nu_of(level, secrets).astype(np.int64)
     alpha, beta = secrets.alpha.astype(np.int64), secrets.beta.astype(np.int64)
@@ -126,7 +126,7 @@ def masks_of(level: Level, secrets: Secrets) -> tuple[Array, Array]:
     return np.stack(flips), np.stack(steps)
 
 
-def chosen_of(level: Level, secrets: Secrets) -> list[Array]:
+def chosen_of(level: LevelTables, secrets: Secrets) -> list[Array]:
     """Over the masked number of wins: hot, then what is to be carried times hot."""
     masked = np.arange(1 << level.win_bits, dtype=np.uint64)[:, None, None]
     wins = (masked - secrets.s) & np.uint64((1 << level.win_bits) - 1)
@@ -145,7 +145,7 @@ def modulo(values: Array, bits: int) -> Array:
     return words & np.uint64((1 << bits) - 1)
 
 
-def missing_part(level: Level, secrets: Secrets, others: Sequence[LevelPart]) -> LevelPart:
+def missing_part(level: LevelTables, secrets: Secrets, others: Sequence[LevelPart]) -> LevelPart:
     """The part that makes the others' complete: where the dealer is free to choose the secrets."""
     like = others[0]
 

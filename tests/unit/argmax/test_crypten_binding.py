@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from mpc_vote.argmax.crypten import binding as binding
-from mpc_vote.argmax.crypten.engine import MaxMethod, StockArgmax
+from mpc_vote.argmax.crypten.engine import CryptenArgmax, MaxMethod
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.mpc.channel import Channel
 from mpc_vote.mpc.in_process import run_committee
@@ -30,7 +30,7 @@ WINNERS = TOTALS.argmax(axis=1).tolist()
 
 
 def labels(method: MaxMethod, shares: Sequence[Words], classes: int = 4) -> list[int]:
-    engine = StockArgmax(method)
+    engine = CryptenArgmax(method)
 
     def program(channel: Channel, material: Material) -> Words:
         return engine.run(shares[channel.rank], classes, channel, material)
@@ -177,7 +177,7 @@ class TestRandomness:
                     return exchange(payload)
 
                 channel.exchange = noted
-                StockArgmax(MaxMethod.PAIRWISE).run(shares[channel.rank], 4, channel, material)
+                CryptenArgmax(MaxMethod.PAIRWISE).run(shares[channel.rank], 4, channel, material)
 
             run_committee(3, program)
             return sent
@@ -339,7 +339,9 @@ class TestChannel:
                 raise VoteError(ErrorKind.PARTY_UNREACHABLE, who="party/b", why="gone")
 
             channel.exchange = fail
-            return StockArgmax(MaxMethod.PAIRWISE).run(np.zeros(4, np.uint64), 4, channel, material)
+            return CryptenArgmax(MaxMethod.PAIRWISE).run(
+                np.zeros(4, np.uint64), 4, channel, material
+            )
 
         with pytest.raises(VoteError, match="party/b does not answer"):
             run_committee(2, program)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mpc_vote.argmax.crypten.engine import MaxMethod, StockArgmax
+from mpc_vote.argmax.crypten.engine import CryptenArgmax, MaxMethod
 from mpc_vote.argmax.crypten.triples import Triples
 from mpc_vote.mpc.channel import Channel
 from mpc_vote.mpc.in_process import run_committee
@@ -30,7 +30,7 @@ class TestFreshness:
     @pytest.mark.parametrize("classes", [1, 2])
     def test_all_label_shares_but_one_look_uniform(self, classes: int) -> None:
         totals = np.tile(np.arange(classes), (2_000, 1))
-        run = record(StockArgmax(MaxMethod.PAIRWISE), 3, totals)
+        run = record(CryptenArgmax(MaxMethod.PAIRWISE), 3, totals)
         assert run.labels == [classes - 1] * 2_000
         for rank in range(3):
             others = [s for i, s in enumerate(run.shares) if i != rank]
@@ -42,7 +42,7 @@ class TestFreshness:
     def test_two_runs_on_one_channel_have_no_mask_in_common(self, parties: int) -> None:
         # With one class a label's share is nothing but the mask.
         def program(channel: Channel, material: Material) -> list[Words]:
-            engine = StockArgmax(MaxMethod.PAIRWISE)
+            engine = CryptenArgmax(MaxMethod.PAIRWISE)
             return [engine.run(np.zeros(50, np.uint64), 1, channel, material) for _ in range(4)]
 
         for of_rank in run_committee(parties, program):
@@ -57,7 +57,7 @@ class TestFreshness:
         def program(channel: Channel, material: Material) -> list[bytes]:
             ends = []
             for _ in range(2):
-                labels = StockArgmax(method).run(shares[channel.rank], 3, channel, material)
+                labels = CryptenArgmax(method).run(shares[channel.rank], 3, channel, material)
                 assert labels.shape == (2,)
                 ends += [channel.previous_stream.take(16), channel.next_stream.take(16)]
             return ends
@@ -87,7 +87,9 @@ class TestFreshness:
             channel.previous_stream = Noted(channel.previous_stream)
             channel.next_stream = Noted(channel.next_stream)
             for _ in range(2):
-                StockArgmax(MaxMethod.LOG_REDUCTION).run(shares[channel.rank], 3, channel, material)
+                CryptenArgmax(MaxMethod.LOG_REDUCTION).run(
+                    shares[channel.rank], 3, channel, material
+                )
             return [channel.previous_stream.read, channel.next_stream.read]
 
         for streams in run_committee(3, program):
@@ -96,7 +98,7 @@ class TestFreshness:
                 assert len(set(read)) == len(read)
 
     def test_the_same_input_gives_other_shares_every_time(self) -> None:
-        engine = StockArgmax(MaxMethod.PAIRWISE)
+        engine = CryptenArgmax(MaxMethod.PAIRWISE)
         runs = [record(engine, 2, np.array([[1, 2]] * 4)) for _ in range(2)]
         assert runs[0].labels == runs[1].labels == [1] * 4
         assert not set(runs[0].shares[0].tolist()) & set(runs[1].shares[0].tolist())
@@ -105,13 +107,13 @@ class TestFreshness:
 class TestRange:
     @pytest.mark.parametrize("classes", [1, 2, 3, 10, 100, 1_000])
     def test_the_largest_total_keeps_every_comparison_from_wrapping(self, classes: int) -> None:
-        top = StockArgmax(MaxMethod.PAIRWISE).largest_total(classes)
+        top = CryptenArgmax(MaxMethod.PAIRWISE).largest_total(classes)
         # The largest difference of two totals once they are ordered by class.
         assert 2 * classes * top + classes - 1 < 2**63
 
     def test_the_plan_grows_with_the_rows_alone(self) -> None:
         for method in MaxMethod:
-            one, many = (StockArgmax(method).plan(rows, 7, 3) for rows in (1, 9))
+            one, many = (CryptenArgmax(method).plan(rows, 7, 3) for rows in (1, 9))
             triples = [item for item in one if isinstance(item, Triples)]
             assert [dataclasses.replace(i, count=9 * i.count) for i in triples] == many
             assert one

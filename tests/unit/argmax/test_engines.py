@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpc_vote.argmax.engine import Engine, label_bits, session_plan
-from mpc_vote.argmax.registry import EngineName, make_engine, ring_bits
-from mpc_vote.argmax.table.engine import MIN_BITS, TableArgmax
-from mpc_vote.argmax.table.level import MAX_BITS
+from mpc_vote.argmax.registry import ENGINES, TABLE, EngineKind
+from mpc_vote.argmax.table.engine import TableArgmax
+from mpc_vote.argmax.table.level import MAX_BITS, MIN_BITS
 from mpc_vote.mpc.channel import Channel
 from mpc_vote.mpc.in_process import run_committee
 from mpc_vote.mpc.preprocessing import Item, Material
 from mpc_vote.mpc.prg import Words
 from tests.unit.argmax.committee import Recorded, Recorder, Totals, record, share
 
-STOCK = [name for name in EngineName if name is not EngineName.TABLE]
+STOCK = [name for name in ENGINES if name is not TABLE]
 # The table engine's rings, given by what has to fit: the least, ones with uneven digits, a common
 # one, the largest.
 BOUNDS = [1, 4_000, 100_000, (1 << 23) - 1, (1 << 29) - 1]
@@ -33,7 +33,7 @@ GROUPINGS = [(), (2,) * 7, (3, 4, 3, 3), (4, 25), (7, 3, 5), (10, 10), (10, 3, 2
 class Case:
     """An engine in a committee, on rows of some number of classes."""
 
-    name: EngineName
+    name: EngineKind
     parties: int
     classes: int
     bound: int = 10**6
@@ -45,7 +45,7 @@ class Case:
 
     @property
     def engine(self) -> Engine:
-        return make_engine(self.name, ring_bits(self.name, self.bound), self.groups)
+        return self.name.make(self.name.ring_bits(self.bound), self.groups)
 
     def plan(self, rows: int) -> list[Item[Any]]:
         return self.engine.plan(rows, self.classes, self.parties)
@@ -58,13 +58,13 @@ def table_cases() -> Iterator[Case]:
     for number, classes in enumerate([2, 3, 6, 10, 11, 17, 100]):
         for groups in GROUPINGS:
             parties = 2 + (number + len(groups)) % 4
-            yield Case(EngineName.TABLE, parties, classes, groups=groups)
+            yield Case(TABLE, parties, classes, groups=groups)
     for number, bound in enumerate(BOUNDS):
         for groups in [(), (4, 3)]:
-            yield Case(EngineName.TABLE, 2 + number % 4, 10, bound, groups)
+            yield Case(TABLE, 2 + number % 4, 10, bound, groups)
     for parties in (2, 3, 4, 5):
-        yield Case(EngineName.TABLE, parties, 10)
-        yield Case(EngineName.TABLE, parties, 11, groups=(4, 3))
+        yield Case(TABLE, parties, 10)
+        yield Case(TABLE, parties, 11, groups=(4, 3))
 
 
 def stock_cases() -> Iterator[Case]:
@@ -164,28 +164,28 @@ def test_the_transcript_depends_on_the_shape_only(case: Case) -> None:
         assert one.rounds == {3 * len(engine.levels(case.classes))}
 
 
-every_engine = pytest.mark.parametrize("name", EngineName)
+every_engine = pytest.mark.parametrize("name", ENGINES)
 
 
 @pytest.mark.parametrize(
     ("name", "parties"),
-    [(EngineName.TABLE, parties) for parties in (2, 3, 4, 5)] + [(name, 2) for name in STOCK],
+    [(TABLE, parties) for parties in (2, 3, 4, 5)] + [(name, 2) for name in STOCK],
 )
 class TestSmallShapes:
-    def test_one_class_needs_nothing(self, name: EngineName, parties: int) -> None:
+    def test_one_class_needs_nothing(self, name: EngineKind, parties: int) -> None:
         case = Case(name, parties, 1)
         run = case.record(np.array([[5], [-5], [0]]))
         assert run.labels == [0, 0, 0]
         assert run.rounds == {0}
         assert run.taken == [case.plan(3)] * parties == [[]] * parties
 
-    def test_one_row_of_three(self, name: EngineName, parties: int) -> None:
+    def test_one_row_of_three(self, name: EngineKind, parties: int) -> None:
         case = Case(name, parties, 3)
         run = case.record(np.array([[3, 1, 4]]))
         assert run.labels == [2]
         assert run.taken == [case.plan(1)] * parties
 
-    def test_two_classes(self, name: EngineName, parties: int) -> None:
+    def test_two_classes(self, name: EngineKind, parties: int) -> None:
         case = Case(name, parties, 2)
         top = case.engine.largest_total(2)
         run = case.record(
@@ -196,7 +196,7 @@ class TestSmallShapes:
 
 
 @every_engine
-def test_the_totals_are_left_alone(name: EngineName) -> None:
+def test_the_totals_are_left_alone(name: EngineKind) -> None:
     engine = Case(name, 2, 4).engine
     shares = share(np.array([[1, 2, 3, 4], [4, 3, 2, 1]]), 2, engine.ring_bits)
     before = [words.copy() for words in shares]
@@ -205,7 +205,7 @@ def test_the_totals_are_left_alone(name: EngineName) -> None:
 
 
 @every_engine
-def test_a_session_is_its_blocks_one_after_the_other(name: EngineName) -> None:
+def test_a_session_is_its_blocks_one_after_the_other(name: EngineKind) -> None:
     """Several runs on one channel and one material, as the service does it."""
     engine = Case(name, 3, 4).engine
     rows = np.random.default_rng(5).integers(-1_000, 1_000, (19, 4))
@@ -227,7 +227,7 @@ def test_a_session_is_its_blocks_one_after_the_other(name: EngineName) -> None:
 
 @every_engine
 @pytest.mark.parametrize("classes", [1, 2, 10, 100])
-def test_a_sessions_plan_cuts_its_rows_into_blocks(name: EngineName, classes: int) -> None:
+def test_a_sessions_plan_cuts_its_rows_into_blocks(name: EngineKind, classes: int) -> None:
     engine = Case(name, 2, classes).engine
     block = engine.block_rows(classes)
     assert block > 0
@@ -249,7 +249,7 @@ def tables(draw: st.DrawFn) -> Case:
     if draw(st.booleans()):
         groups = []
     bits = draw(st.integers(MIN_BITS, MAX_BITS))
-    return Case(EngineName.TABLE, draw(st.integers(2, 5)), classes, 1 << bits - 3, tuple(groups))
+    return Case(TABLE, draw(st.integers(2, 5)), classes, 1 << bits - 3, tuple(groups))
 
 
 stocks = st.builds(Case, st.sampled_from(STOCK), st.integers(2, 4), st.integers(1, 12))
@@ -285,24 +285,24 @@ class TestRings:
     @settings(max_examples=40)
     @given(bound=st.integers(0, (1 << 29) - 1), classes=st.integers(1, 1_000))
     def test_a_ring_for_a_bound_takes_all_totals_up_to_it(
-        self, name: EngineName, bound: int, classes: int
+        self, name: EngineKind, bound: int, classes: int
     ) -> None:
-        engine = make_engine(name, ring_bits(name, bound))
-        assert engine.ring_bits == ring_bits(name, bound)
+        engine = name.make(name.ring_bits(bound))
+        assert engine.ring_bits == name.ring_bits(bound)
         assert engine.largest_total(classes) >= bound
 
     @settings(max_examples=40)
     @given(bound=st.integers(1, (1 << 29) - 1))
     def test_the_table_engines_ring_is_the_least(self, bound: int) -> None:
-        bits = ring_bits(EngineName.TABLE, bound)
+        bits = TABLE.ring_bits(bound)
         assert bits == MIN_BITS or TableArgmax(bits - 1).largest_total(2) < bound
 
     @pytest.mark.parametrize("name", STOCK)
-    def test_a_stock_engine_has_one_ring_and_no_groups(self, name: EngineName) -> None:
+    def test_a_stock_engine_has_one_ring_and_no_groups(self, name: EngineKind) -> None:
         with pytest.raises(ValueError, match=f"{name} has a ring of 64 bits, no groups"):
-            make_engine(name, 25)
+            name.make(25)
         with pytest.raises(ValueError, match=f"{name} has a ring of 64 bits, no groups"):
-            make_engine(name, 64, (10,))
+            name.make(64, (10,))
 
     @pytest.mark.parametrize("classes", [1, 2, 3, 4, 5, 8, 9, 10, 16, 17, 256, 257, 1_000])
     def test_labels_fit_in_their_bits_and_in_no_fewer(self, classes: int) -> None:

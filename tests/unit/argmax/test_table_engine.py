@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpc_vote.argmax.engine import label_bits
-from mpc_vote.argmax.grouping import choose_groups
-from mpc_vote.argmax.table.engine import MIN_BITS, TableArgmax
-from mpc_vote.argmax.table.level import MAX_BITS, MAX_GROUP, Level
+from mpc_vote.argmax.table.engine import TableArgmax
+from mpc_vote.argmax.table.grouping import choose_groups
+from mpc_vote.argmax.table.level import MAX_BITS, MAX_GROUP, MIN_BITS, LevelTables
 from tests.unit.argmax.committee import Recorded, record
 
 ROWS = 500
@@ -52,7 +52,7 @@ class TestFigures:
     def test_groups_save_comparisons(self, groups: tuple[int, ...], pairs: int) -> None:
         engine = TableArgmax(25, groups)
         assert engine.pairs(100) == pairs
-        items = [item for item in engine.plan(ROWS, 100, 2) if isinstance(item, Level)]
+        items = [item for item in engine.plan(ROWS, 100, 2) if isinstance(item, LevelTables)]
         assert sum(item.vectors * item.pairs for item in items) == ROWS * pairs
 
 
@@ -135,7 +135,7 @@ class TestChunks:
             left = count * rows
             while left:
                 item = next(items)
-                assert isinstance(item, Level)
+                assert isinstance(item, LevelTables)
                 assert item.group == size
                 # The dealer takes items of up to 2^16 comparisons.
                 assert item.vectors == 1 or item.vectors * item.pairs <= 1 << 16

@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from mpc_vote.argmax.table.engine import MIN_BITS
 from mpc_vote.argmax.table.level import (
     DIGIT_BITS,
     MAX_BITS,
     MAX_GROUP,
-    Level,
+    MIN_BITS,
     LevelPart,
+    LevelTables,
     pair_indices,
 )
 from mpc_vote.mpc.prg import new_seed
@@ -30,7 +30,7 @@ from tests.unit.argmax import dealt
 from tests.unit.argmax.dealt import deal, seeds_for
 
 SHAPES = [
-    Level(vectors, group, bits, label_bits, labelled, last)
+    LevelTables(vectors, group, bits, label_bits, labelled, last)
     for (vectors, group, bits, label_bits), labelled, last in product(
         [(9, 2, 13, 1), (5, 3, 14, 2), (7, 5, 17, 9), (4, 10, 25, 4), (3, 17, 31, 40)],
         [False, True],
@@ -40,7 +40,7 @@ SHAPES = [
 every_shape = pytest.mark.parametrize("level", SHAPES, ids=str)
 
 any_level = st.builds(
-    Level,
+    LevelTables,
     vectors=st.integers(1, 6),
     group=st.integers(2, 12),
     bits=st.integers(MIN_BITS, MAX_BITS),
@@ -56,7 +56,7 @@ def arrays(part: LevelPart) -> Iterator[npt.NDArray[Any]]:
         yield from value if isinstance(value, tuple) else [] if value is None else [value]
 
 
-def is_valid(level: Level, parts: list[LevelPart]) -> dict[str, bool]:
+def is_valid(level: LevelTables, parts: list[LevelPart]) -> dict[str, bool]:
     """By what is corrected, whether the parts combine to it."""
     secrets = dealt.read(level, parts)
     flips, steps = dealt.masks_of(level, secrets)
@@ -88,13 +88,13 @@ def is_valid(level: Level, parts: list[LevelPart]) -> dict[str, bool]:
 
 ALL_RIGHT = dict.fromkeys(["tables", "nu", "flips", "steps", "chosen"], True)
 ALL_WRONG = dict.fromkeys(ALL_RIGHT, False)
-LARGE = Level(vectors=40, group=10, bits=25, label_bits=7, labelled=True, last=False)
+LARGE = LevelTables(vectors=40, group=10, bits=25, label_bits=7, labelled=True, last=False)
 
 
 class TestParts:
     @settings(max_examples=80)
     @given(level=any_level, parties=st.integers(2, 5), index=st.integers(0, 2**40))
-    def test_they_combine_to_the_truth(self, level: Level, parties: int, index: int) -> None:
+    def test_they_combine_to_the_truth(self, level: LevelTables, parties: int, index: int) -> None:
         assert is_valid(level, deal(level, seeds_for(parties), index)) == ALL_RIGHT
 
     @pytest.mark.parametrize("parties", [2, 3, 5])
@@ -117,7 +117,7 @@ class TestParts:
         assert is_valid(LARGE, parts) == ALL_WRONG
 
     @every_shape
-    def test_their_arrays_have_the_shape_of_the_level(self, level: Level) -> None:
+    def test_their_arrays_have_the_shape_of_the_level(self, level: LevelTables) -> None:
         cells, pairs = (level.group, level.vectors), (level.pairs, level.vectors)
         digits = len(level.digits)
         for part in deal(level, seeds_for(3)):
@@ -172,7 +172,7 @@ def windows(part: LevelPart, size: int = 16) -> list[bytes]:
 
 class TestUse:
     # Sixteen bytes have at least 16 * win_bits = 48 bits of chance in any of the arrays.
-    SMALL = Level(vectors=3, group=5, bits=17, label_bits=9, labelled=True, last=False)
+    SMALL = LevelTables(vectors=3, group=5, bits=17, label_bits=9, labelled=True, last=False)
 
     @pytest.mark.parametrize("rank", range(3))
     def test_two_items_and_two_sessions_have_nothing_in_common(self, rank: int) -> None:
@@ -193,12 +193,12 @@ class TestUse:
 
 class TestSizes:
     @every_shape
-    def test_a_correction_has_the_size_that_is_announced(self, level: Level) -> None:
+    def test_a_correction_has_the_size_that_is_announced(self, level: LevelTables) -> None:
         assert len(level.correct(seeds_for(2), 0)) == level.correction_bytes
 
     @every_shape
     @pytest.mark.parametrize("excess", [-8, -1, 1, 8])
-    def test_a_correction_of_another_size_is_refused(self, level: Level, excess: int) -> None:
+    def test_a_correction_of_another_size_is_refused(self, level: LevelTables, excess: int) -> None:
         seeds = seeds_for(2)
         correction = (level.correct(seeds, 0) + bytes(8))[: level.correction_bytes + excess]
         wanted = f"a correction of {len(correction)} bytes, not {level.correction_bytes}"
@@ -206,7 +206,7 @@ class TestSizes:
             level.expand(seeds[-1], 0, correction)
 
     @every_shape
-    def test_a_part_takes_the_memory_that_is_announced(self, level: Level) -> None:
+    def test_a_part_takes_the_memory_that_is_announced(self, level: LevelTables) -> None:
         for part in deal(level, seeds_for(2)):
             assert sum(array.nbytes for array in arrays(part)) == level.part_bytes
 
@@ -236,7 +236,7 @@ class TestCorrections:
         """Wrong once in a thousand million."""
         last = new_seed()
         # Fields of whole bytes, so that no padding is counted.
-        level = Level(vectors=2, group=256, bits=25, label_bits=8, labelled=False, last=True)
+        level = LevelTables(vectors=2, group=256, bits=25, label_bits=8, labelled=False, last=True)
         sent = np.frombuffer(level.correct([new_seed(), last], 0), np.uint8)
         assert stats.chisquare(np.bincount(sent, minlength=256)).pvalue > 1e-9
         parts = deal(level, seeds_for(2))

@@ -18,7 +18,7 @@ from typing import cast
 import numpy as np
 
 from mpc_vote.argmax.table.engine import TableArgmax
-from mpc_vote.argmax.table.level import Level, LevelPart
+from mpc_vote.argmax.table.level import LevelPart, LevelTables
 from mpc_vote.mpc import ring
 from mpc_vote.mpc.channel import Channel, Traffic
 from mpc_vote.mpc.in_process import run_committee
@@ -27,7 +27,7 @@ from mpc_vote.mpc.prg import SeedStream, Words, new_seed
 from tests.unit.argmax.committee import Totals, share
 from tests.unit.argmax.dealt import Array, added, deal
 
-Dealer = Callable[[Level, int], list[LevelPart]]
+Dealer = Callable[[LevelTables, int], list[LevelPart]]
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Shape:
     parties: int
 
     @property
-    def items(self) -> list[Level]:
-        return cast(list[Level], self.engine.plan(self.rows, self.classes, self.parties))
+    def items(self) -> list[LevelTables]:
+        return cast(list[LevelTables], self.engine.plan(self.rows, self.classes, self.parties))
 
     @property
     def rounds(self) -> list[list[Opening]]:
@@ -116,7 +116,7 @@ def pack(openings: Sequence[Opening], shares: Sequence[Array]) -> bytes:
 class Handed:
     """Material that was made beforehand."""
 
-    def __init__(self, items: Sequence[Level], parts: Sequence[LevelPart]) -> None:
+    def __init__(self, items: Sequence[LevelTables], parts: Sequence[LevelPart]) -> None:
         self._left = list(zip(items, parts, strict=True))
 
     def take(self, item: Item[P]) -> P:
@@ -138,7 +138,7 @@ def honest_dealer() -> Dealer:
     seeds: list[bytes] = []
     index = -1
 
-    def dealer(level: Level, parties: int) -> list[LevelPart]:
+    def dealer(level: LevelTables, parties: int) -> list[LevelPart]:
         nonlocal index
         seeds.extend(new_seed() for _ in range(parties - len(seeds)))
         index += 1

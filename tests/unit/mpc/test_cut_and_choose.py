@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from mpc_vote.argmax.crypten.triples import TripleKind, Triples
-from mpc_vote.argmax.table.level import Level
+from mpc_vote.argmax.table.level import LevelTables
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.mpc import cut_and_choose
 from mpc_vote.mpc.channel import Channel, Openings, Traffic
@@ -39,12 +39,12 @@ from mpc_vote.mpc.cut_and_choose import (
 from mpc_vote.mpc.in_process import run_committee
 from mpc_vote.mpc.preprocessing import Material, Plan, Run
 from mpc_vote.mpc.prg import new_seed
-from mpc_vote.verified.bit_conversion import Unmasking
+from mpc_vote.verified.bit_conversion import BitConversion
 
 ITEMS = (
     Triples(TripleKind.PRODUCT, 3),
-    Level(vectors=2, group=3, bits=16, label_bits=2, labelled=False, last=True),
-    Unmasking(pointers=2, pointer_bits=2, flags=3, ring_bits=16),
+    LevelTables(vectors=2, group=3, bits=16, label_bits=2, labelled=False, last=True),
+    BitConversion(pointers=2, pointer_bits=2, flags=3, ring_bits=16),
 )
 PLAN = Plan((Run(ITEMS, 1),))
 PARTIES, COPIES = 3, 4

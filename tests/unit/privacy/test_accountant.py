@@ -35,7 +35,12 @@ from mpc_vote.privacy.accountant import ORDERS
 from mpc_vote.privacy.mechanisms import SkellamRuns
 from mpc_vote.privacy.pld import pld_epsilon
 from mpc_vote.privacy.sensitivity import Sensitivity
-from mpc_vote.voting.ballots import BallotKind, agent_sensitivity, instance_sensitivity
+from mpc_vote.voting.ballots import (
+    KNN_COUNT,
+    KNN_FREQUENCY,
+    ONE_HOT,
+    BallotKind,
+)
 
 Account = Callable[[Sequence[Mechanism], Level, float], float]
 
@@ -262,7 +267,7 @@ class TestEpsilons:
         assert (found.simple, found.tight, found.exact, found.how) == (0.0, 0.0, 0.0, "exact")
 
     def test_a_spread_that_nobody_knows_has_no_exact_epsilon_but_under_gaussian_noise(self) -> None:
-        moved = agent_sensitivity(BallotKind.KNN_FREQUENCY, fraction_bits=4)
+        moved = KNN_FREQUENCY.agent_sensitivity(fraction_bits=4)
         found = epsilons([SkellamVote(10, 1e6, moved, moved)], Level.AGENT, 1e-5)
         assert found.exact is None
         assert "shape" in found.how
@@ -293,12 +298,12 @@ class TestEpsilons:
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 500), deltas)
 def test_the_number_of_neighbours(k: int, more: int, queries: int, delta: float) -> None:
     def cost(kind: BallotKind, level: Level, ks: list[int]) -> float:
-        agent = agent_sensitivity(kind, fraction_bits=8, ks=ks)
-        instance = instance_sensitivity(kind, fraction_bits=8, ks=ks)
+        agent = kind.agent_sensitivity(fraction_bits=8, ks=ks)
+        instance = kind.instance_sensitivity(fraction_bits=8, ks=ks)
         vote = SkellamVote(queries, (256.0 * 200) ** 2, agent, instance)
         return epsilon([vote], level, delta)
 
-    frequency, count = BallotKind.KNN_FREQUENCY, BallotKind.KNN_COUNT
+    frequency, count = KNN_FREQUENCY, KNN_COUNT
     few, many = [k, k + more], [k + more]
     assert cost(frequency, Level.INSTANCE, many) <= cost(frequency, Level.INSTANCE, few)
     assert cost(frequency, Level.AGENT, many) == cost(frequency, Level.AGENT, few)
@@ -308,15 +313,15 @@ def test_the_number_of_neighbours(k: int, more: int, queries: int, delta: float)
 
 def test_count_ballots_trade_the_agent_level_for_the_instance_level() -> None:
     def cost(kind: BallotKind, level: Level, sigma: float) -> float:
-        agent = agent_sensitivity(kind, fraction_bits=4, ks=[50])
-        instance = instance_sensitivity(kind, fraction_bits=4, ks=[50])
+        agent = kind.agent_sensitivity(fraction_bits=4, ks=[50])
+        instance = kind.instance_sensitivity(fraction_bits=4, ks=[50])
         return epsilon([SkellamVote(500, 256 * sigma**2, agent, instance)], level, 1e-5)
 
-    relative = {kind: 25.0 for kind in (BallotKind.KNN_FREQUENCY, BallotKind.ONE_HOT)}
-    relative[BallotKind.KNN_COUNT] = 25.0 * 50
+    relative = {kind: 25.0 for kind in (KNN_FREQUENCY, ONE_HOT)}
+    relative[KNN_COUNT] = 25.0 * 50
     at_instance = {kind: cost(kind, Level.INSTANCE, s) for kind, s in relative.items()}
-    assert at_instance[BallotKind.KNN_COUNT] < at_instance[BallotKind.KNN_FREQUENCY]
-    assert at_instance[BallotKind.KNN_FREQUENCY] < at_instance[BallotKind.ONE_HOT]
+    assert at_instance[KNN_COUNT] < at_instance[KNN_FREQUENCY]
+    assert at_instance[KNN_FREQUENCY] < at_instance[ONE_HOT]
 
 
 def test_splitting_a_round_changes_nothing() -> None:

@@ -43,7 +43,7 @@ from mpc_vote.privacy.ledger import LEDGER_ID, MOST_QUERIES, LedgerView, Standin
 from mpc_vote.privacy.rounding import shown
 from mpc_vote.privacy.sensitivity import Sensitivity
 from mpc_vote.proto.mpcvote.v1 import common_pb2
-from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.ballots import KNN_COUNT, MULTI_LABEL, BallotKind
 from mpc_vote.voting.spec import BALLOT_CODES, KNN_BALLOTS, Spec, default_fraction_bits
 
 DELTA = 1e-5
@@ -628,7 +628,7 @@ def as_agent(path: Path, budget: Budget) -> Iterator[Charge]:
 both_roles = pytest.mark.parametrize("role", [as_coordinator, as_agent])
 
 
-def spec(round_id: str, kind: BallotKind = BallotKind.KNN_COUNT, queries: int = 10) -> Spec:
+def spec(round_id: str, kind: BallotKind = KNN_COUNT, queries: int = 10) -> Spec:
     """A round of three agents."""
     knn = kind in KNN_BALLOTS
     message = common_pb2.RoundSpec(
@@ -644,10 +644,10 @@ def spec(round_id: str, kind: BallotKind = BallotKind.KNN_COUNT, queries: int = 
         roster=[common_pb2.RosterEntry(agent=a, k=5 if knn else 0) for a in ("ann", "bo", "cy")],
         quorum=3,
         collusion=1,
-        tau=2 if kind is BallotKind.MULTI_LABEL else 0,
+        tau=2 if kind is MULTI_LABEL else 0,
         parties=["p", "q"],
         dealer="dealer",
-        engine=common_pb2.ENGINE_STOCK_PAIRWISE,
+        engine=common_pb2.ENGINE_CRYPTEN_PAIRWISE,
         ring_bits=64,
         deadline_unix_ms=int(1000 * (time.time() + 600)),
     )

@@ -27,7 +27,13 @@ from mpc_vote.privacy import (
     mechanism_from_json,
 )
 from mpc_vote.privacy.sensitivity import Sensitivity
-from mpc_vote.voting.ballots import BallotKind, agent_sensitivity, instance_sensitivity
+from mpc_vote.voting.ballots import (
+    KNN_COUNT,
+    KNN_FREQUENCY,
+    MULTI_LABEL,
+    ONE_HOT,
+    BallotKind,
+)
 
 ONE = Sensitivity.of_cells(1, 1)
 
@@ -108,10 +114,10 @@ def test_levels_use_their_own_sensitivity() -> None:
 @pytest.mark.parametrize(
     ("kind", "agent", "instance"),
     [
-        (BallotKind.ONE_HOT, 16, 16),
-        (BallotKind.KNN_FREQUENCY, 16, 6),
-        (BallotKind.KNN_COUNT, 80, 16),
-        (BallotKind.MULTI_LABEL, 16, 16),
+        (ONE_HOT, 16, 16),
+        (KNN_FREQUENCY, 16, 6),
+        (KNN_COUNT, 80, 16),
+        (MULTI_LABEL, 16, 16),
     ],
 )
 def test_a_screen_costs_what_one_cell_may_move(kind: BallotKind, agent: int, instance: int) -> None:
@@ -119,8 +125,8 @@ def test_a_screen_costs_what_one_cell_may_move(kind: BallotKind, agent: int, ins
     screen = SkellamScreen(
         10,
         1e4,
-        agent_sensitivity(kind, **given).of_maximum(),  # type: ignore[arg-type]
-        instance_sensitivity(kind, **given).of_maximum(),  # type: ignore[arg-type]
+        kind.agent_sensitivity(**given).of_maximum(),  # type: ignore[arg-type]
+        kind.instance_sensitivity(**given).of_maximum(),  # type: ignore[arg-type]
     )
     assert screen.agent == Sensitivity.of_cells(1, agent)
     assert screen.instance == Sensitivity.of_cells(1, instance)
@@ -143,14 +149,14 @@ def test_the_largest_total_moves_no_further_than_of_maximum_says(
 def test_the_ballots_say_how_many_cells_move() -> None:
     def shapes(kind: BallotKind) -> list[tuple[int | None, int | None]]:
         given = {"fraction_bits": 4, "ks": [5, 3, 4], "tau": 2}
-        agent = agent_sensitivity(kind, **given)  # type: ignore[arg-type]
-        instance = instance_sensitivity(kind, **given)  # type: ignore[arg-type]
+        agent = kind.agent_sensitivity(**given)  # type: ignore[arg-type]
+        instance = kind.instance_sensitivity(**given)  # type: ignore[arg-type]
         return [(found.cells, found.step) for found in (agent, instance)]
 
-    assert shapes(BallotKind.ONE_HOT) == [(1, 16), (2, 16)]
-    assert shapes(BallotKind.KNN_FREQUENCY) == [(None, None), (2, 6)]
-    assert shapes(BallotKind.KNN_COUNT) == [(None, None), (2, 16)]
-    assert shapes(BallotKind.MULTI_LABEL) == [(2, 16), (4, 16)]
+    assert shapes(ONE_HOT) == [(1, 16), (2, 16)]
+    assert shapes(KNN_FREQUENCY) == [(None, None), (2, 6)]
+    assert shapes(KNN_COUNT) == [(None, None), (2, 16)]
+    assert shapes(MULTI_LABEL) == [(2, 16), (4, 16)]
 
 
 def sampled_divergence(order: float, q: float, z: float, replaced: bool) -> tuple[float, float]:

@@ -32,7 +32,10 @@ from mpc_vote.privacy import (
 )
 from mpc_vote.privacy.pld import _log_skellam, pld_epsilon
 from mpc_vote.privacy.sensitivity import Sensitivity
-from mpc_vote.voting.ballots import BallotKind, agent_sensitivity, instance_sensitivity, one_hot
+from mpc_vote.voting.ballots import (
+    ONE_HOT,
+    one_hot,
+)
 
 Law = npt.NDArray[np.float64]
 
@@ -148,8 +151,8 @@ class TestNeverBelowTheTruth:
         vote = SkellamVote(
             queries,
             variance,
-            agent_sensitivity(BallotKind.ONE_HOT, fraction_bits=bits),
-            instance_sensitivity(BallotKind.ONE_HOT, fraction_bits=bits),
+            ONE_HOT.agent_sensitivity(fraction_bits=bits),
+            ONE_HOT.instance_sensitivity(fraction_bits=bits),
         )
         others = one_hot(labels, classes, bits).sum(axis=0)
         with_own, with_new = (others + one_hot([label], classes, bits)[0] for label in (own, new))

@@ -20,7 +20,9 @@ from mpc_vote.privacy import (
 )
 from mpc_vote.privacy.pld import pld_epsilon
 from mpc_vote.privacy.sensitivity import Sensitivity
-from mpc_vote.voting.ballots import BallotKind, agent_sensitivity, instance_sensitivity
+from mpc_vote.voting.ballots import (
+    KNN_FREQUENCY,
+)
 
 # queries, D2^2 in units^2, sigma in units, delta, then epsilon: simple, tight, exact
 VECTORS = [
@@ -58,8 +60,8 @@ def test_frequency_ballots_of_65_neighbours() -> None:
     vote = SkellamVote(
         657,
         (35 * 2.0**11) ** 2,
-        agent_sensitivity(BallotKind.KNN_FREQUENCY, **given),  # type: ignore[arg-type]
-        instance_sensitivity(BallotKind.KNN_FREQUENCY, **given),  # type: ignore[arg-type]
+        KNN_FREQUENCY.agent_sensitivity(**given),  # type: ignore[arg-type]
+        KNN_FREQUENCY.instance_sensitivity(**given),  # type: ignore[arg-type]
     )
     rounding = math.ceil(2**11 / 65) / (2**11 / 65)
     found = epsilons([vote], Level.INSTANCE, 1e-4)

@@ -16,7 +16,7 @@ from mpc_vote.simulation.experiments.ablations import PAPERS, PAPERS_EPSILON
 from mpc_vote.simulation.experiments.mnist_noniid import LOOSE, LOOSE_EPSILON
 from mpc_vote.simulation.methods import AeConfig, Labelling
 from mpc_vote.simulation.vote import simulated_spec
-from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.ballots import ONE_HOT
 
 ALL = [make() for make in EXPERIMENTS.values()]
 
@@ -33,9 +33,7 @@ def test_every_arm_has_a_name_and_a_setting(experiment: Experiment) -> None:
 
 
 def _exact(labelling: Labelling, delta: float) -> tuple[float, float]:
-    spec = simulated_spec(
-        BallotKind.ONE_HOT, labelling.queries, 10, {"a": 0, "b": 0}, labelling.sigma
-    )
+    spec = simulated_spec(ONE_HOT, labelling.queries, 10, {"a": 0, "b": 0}, labelling.sigma)
     found = epsilons([spec.mechanism], Level.AGENT, delta)
     assert found.exact is not None
     return found.exact, found.simple

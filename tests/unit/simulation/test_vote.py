@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mpc_vote.privacy.noise import SkellamSampler
 from mpc_vote.simulation.vote import count, seeded, simulated_spec, vote
 from mpc_vote.voting import ballots
-from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.ballots import KNN_COUNT, MULTI_LABEL, ONE_HOT, BallotKind
 
 QUIET = 1e-5
 
@@ -25,7 +25,7 @@ def test_without_noise_it_is_the_plain_argmax_with_ties_to_the_lower_class(
     agents: int, classes: int, parties: int, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
-    spec = simulated_spec(BallotKind.ONE_HOT, 30, classes, roster(agents), QUIET, parties=parties)
+    spec = simulated_spec(ONE_HOT, 30, classes, roster(agents), QUIET, parties=parties)
     cast = {
         name: ballots.one_hot(rng.integers(classes, size=30), classes, 4) for name in spec.roster
     }
@@ -34,7 +34,7 @@ def test_without_noise_it_is_the_plain_argmax_with_ties_to_the_lower_class(
 
 
 def test_an_attribute_wants_more_than_half_of_the_agents() -> None:
-    spec = simulated_spec(BallotKind.MULTI_LABEL, 5, 1, roster(4), QUIET, tau=1)
+    spec = simulated_spec(MULTI_LABEL, 5, 1, roster(4), QUIET, tau=1)
     yes = np.arange(5)
     cast = {f"agent-{n}": np.where(n < yes, 16, 0).reshape(5, 1) for n in range(4)}
     assert vote(spec, cast, 0).tolist() == [[0], [0], [0], [1], [1]]
@@ -42,7 +42,7 @@ def test_an_attribute_wants_more_than_half_of_the_agents() -> None:
 
 @settings(max_examples=15)
 @given(
-    st.sampled_from([BallotKind.ONE_HOT, BallotKind.KNN_COUNT, BallotKind.MULTI_LABEL]),
+    st.sampled_from([ONE_HOT, KNN_COUNT, MULTI_LABEL]),
     st.integers(2, 6),
     st.integers(2, 12),
     st.integers(2, 4),
@@ -57,9 +57,9 @@ def test_that_ballots_are_verified_changes_no_label(
     cast = {
         name: 16
         * {
-            BallotKind.ONE_HOT: lambda k: rng.multinomial(1, [1 / classes] * classes, size=25),
-            BallotKind.KNN_COUNT: lambda k: rng.multinomial(k, [1 / classes] * classes, size=25),
-            BallotKind.MULTI_LABEL: lambda k: rng.integers(0, 2, (25, classes)),
+            ONE_HOT: lambda k: rng.multinomial(1, [1 / classes] * classes, size=25),
+            KNN_COUNT: lambda k: rng.multinomial(k, [1 / classes] * classes, size=25),
+            MULTI_LABEL: lambda k: rng.integers(0, 2, (25, classes)),
         }[kind](k)
         for name, k in known.items()
     }
@@ -72,7 +72,7 @@ def test_that_ballots_are_verified_changes_no_label(
 
 
 def test_noise_is_each_agents_own_and_follows_the_seed() -> None:
-    spec = simulated_spec(BallotKind.ONE_HOT, 200, 3, roster(5), 20.0)
+    spec = simulated_spec(ONE_HOT, 200, 3, roster(5), 20.0)
     nothing = {name: np.zeros((200, 3), dtype=np.int64) for name in spec.roster}
     first, again, other = (vote(spec, nothing, seed) for seed in (1, 1, 2))
     assert np.array_equal(first, again)
@@ -84,8 +84,8 @@ def test_noise_is_each_agents_own_and_follows_the_seed() -> None:
 
 
 def test_too_few_ballots_and_impossible_rounds_are_refused() -> None:
-    spec = simulated_spec(BallotKind.ONE_HOT, 2, 2, roster(3), 1.0, quorum=3)
+    spec = simulated_spec(ONE_HOT, 2, 2, roster(3), 1.0, quorum=3)
     with pytest.raises(ValueError, match="fewer than the quorum"):
         count(spec, [("agent-0", np.zeros((2, 2), dtype=np.int64))])
     with pytest.raises(ValueError, match="collusion bound"):
-        simulated_spec(BallotKind.ONE_HOT, 2, 2, roster(3), 1.0, collusion=3)
+        simulated_spec(ONE_HOT, 2, 2, roster(3), 1.0, collusion=3)

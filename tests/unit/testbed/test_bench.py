@@ -21,7 +21,7 @@ from rich.console import Console
 from mpc_vote.app.config import ConfigError, load
 from mpc_vote.app.process import CommandError
 from mpc_vote.argmax.engine import label_bits
-from mpc_vote.argmax.registry import EngineName
+from mpc_vote.argmax.registry import ENGINES, PAIRWISE, TABLE, EngineKind
 from mpc_vote.argmax.table.engine import TableArgmax
 from mpc_vote.mpc import ring
 from mpc_vote.testbed.bench import cases, command, groups, measure, plots, report
@@ -57,7 +57,7 @@ KEYS = {
     "correct",
     "against_best_stock",
 }
-CASE = Case(EngineName.TABLE, 3, 16, 5, 25, rtt_ms=40.0, rate_mbit=100.0, groups=())
+CASE = Case(TABLE, 3, 16, 5, 25, rtt_ms=40.0, rate_mbit=100.0, groups=())
 
 
 @pytest.fixture(scope="module")
@@ -270,7 +270,7 @@ def test_lists_make_a_grid() -> None:
 
 def test_quick_is_small_and_without_a_shape_there_is_the_suite() -> None:
     quick, full = load(BenchSettings, ["--quick"]), load(BenchSettings, [])
-    assert len(quick.cases()) == 2 * len(EngineName)
+    assert len(quick.cases()) == 2 * len(ENGINES)
     assert quick.repeats < full.repeats
     assert full.full and not load(BenchSettings, ["--classes=10"]).full
     suite = full.cases()
@@ -280,13 +280,13 @@ def test_quick_is_small_and_without_a_shape_there_is_the_suite() -> None:
     assert {case.queries for case in suite} == {1, 100, 500, 2_000, 10_000}
     assert max(case.classes for case in suite) == 1_000
     assert max(case.queries for case in suite if case.stock) == 2_000
-    assert max(case.classes for case in suite if case.engine is EngineName.PAIRWISE) == 20
+    assert max(case.classes for case in suite if case.engine is PAIRWISE) == 20
     assert max(case.classes for case in suite if case.stock) == 100
 
 
-@pytest.mark.parametrize("engine", [EngineName.TABLE, EngineName.PAIRWISE])
-def test_totals_have_ties_and_extremes_and_shares_sum_to_them(engine: EngineName) -> None:
-    bits = 25 if engine is EngineName.TABLE else 64
+@pytest.mark.parametrize("engine", [TABLE, PAIRWISE])
+def test_totals_have_ties_and_extremes_and_shares_sum_to_them(engine: EngineKind) -> None:
+    bits = 25 if engine is TABLE else 64
     job = Job(
         session="s",
         parties=("a", "b", "c"),
@@ -433,9 +433,7 @@ def test_rows_are_compared_with_the_best_stock_of_their_shape() -> None:
 
 async def test_cases_take_turns_and_the_first_turn_does_not_count() -> None:
     committee = PretendCommittee()
-    wanted = cases.grid(
-        [EngineName.TABLE, EngineName.PAIRWISE], [3], [16], [5], [Condition(0, None)], 25
-    )
+    wanted = cases.grid([TABLE, PAIRWISE], [3], [16], [5], [Condition(0, None)], 25)
     found = await measure.measure(committee, wanted, 2, lambda step: None)  # type: ignore[arg-type]
     assert [repeat for _, repeat in committee.order] == [0, 0, 1, 1, 2, 2]
     for turn in range(3):

@@ -19,7 +19,7 @@ from mpc_vote.testbed.audit.hostile import LARGEST, neighbours, queries
 from mpc_vote.testbed.audit.sensitivity import Measured, Move, Style, compare, measure
 from mpc_vote.testbed.audit.voters import styles
 from mpc_vote.voting import ballots
-from mpc_vote.voting.ballots import BallotKind, IntArray
+from mpc_vote.voting.ballots import KNN_COUNT, KNN_FREQUENCY, MULTI_LABEL, BallotKind, IntArray
 from mpc_vote.voting.spec import VERIFIED_BALLOTS
 
 STYLES = styles()
@@ -90,7 +90,7 @@ def _style(kind: BallotKind, reach: float | None = None, name: str = "raw") -> S
     return next(s for s in STYLES if (s.kind, s.reach, s.features) == (kind, reach, name))
 
 
-@pytest.mark.parametrize("kind", [BallotKind.KNN_COUNT, BallotKind.KNN_FREQUENCY])
+@pytest.mark.parametrize("kind", [KNN_COUNT, KNN_FREQUENCY])
 @pytest.mark.parametrize("reach", [None, 0.1])
 def test_the_place_of_nothing_taken_for_the_last_record_is_found(
     kind: BallotKind, reach: float | None, monkeypatch: pytest.MonkeyPatch
@@ -115,13 +115,13 @@ def test_features_that_depend_on_other_records_are_found(monkeypatch: pytest.Mon
             return maps.raw(points) - maps.raw(points).mean(axis=0)
 
     monkeypatch.setitem(maps.FEATURE_MAPS, "raw", centred)
-    assert _exceeded(measure(_style(BallotKind.KNN_COUNT))) == {Level.INSTANCE}
+    assert _exceeded(measure(_style(KNN_COUNT))) == {Level.INSTANCE}
 
 
 def test_distances_that_round_by_their_place_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """By matrix products: a record's place in its block decides its last bit."""
     monkeypatch.setattr(knn, "_NEVER", 1)
-    style = _style(BallotKind.KNN_COUNT)
+    style = _style(KNN_COUNT)
     # How blocks are cut differs between processors.
     assert any(_exceeded(measure(style, seed)) == {Level.INSTANCE} for seed in range(10))
 
@@ -131,13 +131,13 @@ def test_a_vote_divided_by_ones_own_records_is_found(monkeypatch: pytest.MonkeyP
         return (counts << fraction_bits) // np.maximum(counts.sum(axis=1), 1)[:, None]
 
     monkeypatch.setattr(ballots, "knn_frequency", own_share)
-    assert _exceeded(measure(_style(BallotKind.KNN_FREQUENCY))) == {Level.INSTANCE}
+    assert _exceeded(measure(_style(KNN_FREQUENCY))) == {Level.INSTANCE}
 
 
 def test_a_ballot_without_its_cap_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     sound = ballots.multi_label
     monkeypatch.setattr(ballots, "multi_label", lambda given, tau, bits: sound(given, 99, bits))
-    style = _style(BallotKind.MULTI_LABEL)
+    style = _style(MULTI_LABEL)
     # A verified round would refuse such a ballot before it is shared.
     monkeypatch.setattr("mpc_vote.testbed.audit.sensitivity.VERIFIED_BALLOTS", ())
     assert _exceeded(measure(style)) == {Level.INSTANCE, Level.AGENT}

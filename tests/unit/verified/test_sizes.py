@@ -7,11 +7,11 @@ import pytest
 
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.simulation.vote import simulated_spec
-from mpc_vote.verified.bit_conversion import Unmasking
-from mpc_vote.verified.summation import MAX_NUMBERS
+from mpc_vote.verified.bit_conversion import MAX_NUMBERS, BitConversion
 from mpc_vote.voting import codec
-from mpc_vote.voting.ballots import BallotKind
-from mpc_vote.voting.spec import MAX_DEALT, MAX_K, Spec
+from mpc_vote.voting.ballots import KNN_COUNT
+from mpc_vote.voting.limits import MAX_K, MAX_VERIFIED_NUMBERS
+from mpc_vote.voting.spec import Spec
 
 SHAPES = {
     "few queries": (2, 8, 10),
@@ -25,9 +25,7 @@ SHAPES = {
 def round_of(k: int, shape: str, verified: bool = True) -> Spec:
     agents, queries, classes = SHAPES[shape]
     roster = {f"agent-{number}": k for number in range(agents)}
-    return simulated_spec(
-        BallotKind.KNN_COUNT, queries, classes, roster, 40.0, parties=3, verified=verified
-    )
+    return simulated_spec(KNN_COUNT, queries, classes, roster, 40.0, parties=3, verified=verified)
 
 
 def largest_k(shape: str) -> int:
@@ -59,10 +57,10 @@ def test_the_dealer_takes_the_plan_of_every_round_that_can_be_verified(shape: st
     spec = round_of(largest_k(shape), shape)
     plan = spec.plan()
     assert codec.from_wire(codec.to_wire(plan)) == plan
-    dealt = [item.numbers for item in plan if isinstance(item, Unmasking)]
+    dealt = [item.numbers for item in plan if isinstance(item, BitConversion)]
     assert max(dealt) <= MAX_NUMBERS
     assert sum(dealt) == spec.message.queries * sum(one.numbers for one in spec.layouts)
-    assert sum(dealt) <= MAX_DEALT
+    assert sum(dealt) <= MAX_VERIFIED_NUMBERS
 
 
 def test_a_pointer_takes_as_many_numbers_as_it_has_values() -> None:

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from mpc_vote.privacy.sensitivity import Sensitivity
 from mpc_vote.voting.ballots import (
     ABSTAIN,
+    KNN_COUNT,
+    KNN_FREQUENCY,
+    MULTI_LABEL,
+    ONE_HOT,
     BallotKind,
-    agent_sensitivity,
-    instance_sensitivity,
     knn_count,
     knn_frequency,
     max_entry,
@@ -75,11 +77,11 @@ def test_knn_ballots_stay_within_the_agent_level_bounds(
 ) -> None:
     k, counts = drawn
     for kind, encode in (
-        (BallotKind.KNN_FREQUENCY, knn_frequency),
-        (BallotKind.KNN_COUNT, knn_count),
+        (KNN_FREQUENCY, knn_frequency),
+        (KNN_COUNT, knn_count),
     ):
         ballot = encode(counts, k, f)
-        assert_within(ballot, agent_sensitivity(kind, fraction_bits=f, ks=[k]))
+        assert_within(ballot, kind.agent_sensitivity(fraction_bits=f, ks=[k]))
         assert ballot.max() <= max_entry(kind, f, [k])
 
 
@@ -93,19 +95,19 @@ def test_swapping_one_neighbour_stays_within_the_instance_level_bounds(
     if other.sum() < k:
         other[0, gained] += 1
     for kind, encode in (
-        (BallotKind.KNN_FREQUENCY, knn_frequency),
-        (BallotKind.KNN_COUNT, knn_count),
+        (KNN_FREQUENCY, knn_frequency),
+        (KNN_COUNT, knn_count),
     ):
         moved = encode(other, k, f) - encode(counts, k, f)
-        assert_within(moved, instance_sensitivity(kind, fraction_bits=f, ks=[k, k + 3]))
+        assert_within(moved, kind.instance_sensitivity(fraction_bits=f, ks=[k, k + 3]))
 
 
 @given(st.integers(ABSTAIN, 4), st.integers(ABSTAIN, 4), bits)
 def test_one_hot_ballots_stay_within_their_bounds(old: int, new: int, f: int) -> None:
     first, second = one_hot([old], 5, f), one_hot([new], 5, f)
-    assert_within(first, agent_sensitivity(BallotKind.ONE_HOT, fraction_bits=f))
-    assert_within(first - second, instance_sensitivity(BallotKind.ONE_HOT, fraction_bits=f))
-    assert first.max() == (0 if old == ABSTAIN else max_entry(BallotKind.ONE_HOT, f))
+    assert_within(first, ONE_HOT.agent_sensitivity(fraction_bits=f))
+    assert_within(first - second, ONE_HOT.instance_sensitivity(fraction_bits=f))
+    assert first.max() == (0 if old == ABSTAIN else max_entry(ONE_HOT, f))
 
 
 scores = st.lists(st.floats(-2, 2), min_size=6, max_size=6)
@@ -116,35 +118,35 @@ def test_multi_label_ballots_stay_within_their_bounds(
     old: list[float], new: list[float], tau: int, f: int
 ) -> None:
     first, second = multi_label([old], tau, f), multi_label([new], tau, f)
-    kind = BallotKind.MULTI_LABEL
-    assert_within(first, agent_sensitivity(kind, fraction_bits=f, tau=tau))
-    assert_within(first - second, instance_sensitivity(kind, fraction_bits=f, tau=tau))
+    kind = MULTI_LABEL
+    assert_within(first, kind.agent_sensitivity(fraction_bits=f, tau=tau))
+    assert_within(first - second, kind.instance_sensitivity(fraction_bits=f, tau=tau))
     assert first.max() <= max_entry(kind, f, tau=tau)
 
 
 @pytest.mark.parametrize(
     ("kind", "agent", "instance", "entry"),
     [
-        (BallotKind.ONE_HOT, (16, 256), (32, 512), 16),
-        (BallotKind.KNN_FREQUENCY, (16, 256), (12, 72), 16),
-        (BallotKind.KNN_COUNT, (80, 6400), (32, 512), 80),
-        (BallotKind.MULTI_LABEL, (32, 512), (64, 1024), 16),
+        (ONE_HOT, (16, 256), (32, 512), 16),
+        (KNN_FREQUENCY, (16, 256), (12, 72), 16),
+        (KNN_COUNT, (80, 6400), (32, 512), 80),
+        (MULTI_LABEL, (32, 512), (64, 1024), 16),
     ],
 )
 def test_sensitivities_at_four_bits(
     kind: BallotKind, agent: tuple[int, int], instance: tuple[int, int], entry: int
 ) -> None:
     ks = (5, 3, 4)
-    moved = agent_sensitivity(kind, fraction_bits=4, ks=ks, tau=2)
+    moved = kind.agent_sensitivity(fraction_bits=4, ks=ks, tau=2)
     assert (moved.l1, moved.l2_squared) == agent
-    moved = instance_sensitivity(kind, fraction_bits=4, ks=ks, tau=2)
+    moved = kind.instance_sensitivity(fraction_bits=4, ks=ks, tau=2)
     assert (moved.l1, moved.l2_squared) == instance
     assert max_entry(kind, 4, ks, 2) == entry
 
 
 def test_the_promised_sensitivities_are_reached() -> None:
     moved = knn_frequency([[2, 1]], 3, 4) - knn_frequency([[3, 0]], 3, 4)
-    bound = instance_sensitivity(BallotKind.KNN_FREQUENCY, fraction_bits=4, ks=[3])
+    bound = KNN_FREQUENCY.instance_sensitivity(fraction_bits=4, ks=[3])
     assert moved.tolist() == [[-6, 5]]
     assert np.abs(moved).max() * 2 == bound.l1
 
@@ -168,10 +170,10 @@ def test_the_promised_sensitivities_are_reached() -> None:
         lambda: multi_label([[0.1, float("nan")]], 1, 4),
         lambda: multi_label([0.1], 1, 4),
         lambda: multi_label([[0.1]], 0, 4),
-        lambda: agent_sensitivity(BallotKind.KNN_COUNT, fraction_bits=4),
-        lambda: instance_sensitivity(BallotKind.KNN_FREQUENCY, fraction_bits=4, ks=[3, 0]),
-        lambda: agent_sensitivity(BallotKind.MULTI_LABEL, fraction_bits=4),
-        lambda: max_entry(BallotKind.MULTI_LABEL, 4, tau=0),
+        lambda: KNN_COUNT.agent_sensitivity(fraction_bits=4),
+        lambda: KNN_FREQUENCY.instance_sensitivity(fraction_bits=4, ks=[3, 0]),
+        lambda: MULTI_LABEL.agent_sensitivity(fraction_bits=4),
+        lambda: max_entry(MULTI_LABEL, 4, tau=0),
         lambda: Sensitivity(0, 1),
     ],
 )

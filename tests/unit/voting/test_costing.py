@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mpc_vote.privacy import GaussianVote, Level
 from mpc_vote.proto.mpcvote.v1 import common_pb2
 from mpc_vote.simulation import published
-from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.ballots import KNN_COUNT, KNN_FREQUENCY, MULTI_LABEL, ONE_HOT, BallotKind
 from mpc_vote.voting.costing import (
     LEAST_SIGMA,
     MAX_QUERIES,
@@ -31,11 +31,11 @@ from mpc_vote.voting.costing import (
 )
 from mpc_vote.voting.spec import BALLOT_CODES, KNN_BALLOTS, Spec, default_fraction_bits
 
-FREQUENCY, COUNT = BallotKind.KNN_FREQUENCY, BallotKind.KNN_COUNT
+FREQUENCY, COUNT = KNN_FREQUENCY, KNN_COUNT
 
 
 def gaussian(
-    ballot: BallotKind = BallotKind.ONE_HOT,
+    ballot: BallotKind = ONE_HOT,
     *,
     sigma: float = 25.0,
     queries: int = 500,
@@ -54,7 +54,7 @@ def skellam(plan: Plan) -> Plan:
 @pytest.mark.parametrize("ballot", list(BallotKind))
 def test_a_skellam_plan_is_accounted_as_the_service_charges_it(ballot: BallotKind) -> None:
     ks = (3, 7, 20) if ballot in KNN_BALLOTS else ()
-    tau = 4 if ballot is BallotKind.MULTI_LABEL else None
+    tau = 4 if ballot is MULTI_LABEL else None
     message = common_pb2.RoundSpec(
         queries=60,
         ballot=BALLOT_CODES[ballot],
@@ -73,7 +73,7 @@ def test_a_skellam_plan_is_accounted_as_the_service_charges_it(ballot: BallotKin
     ("plan", "agent", "instance"),
     [
         (gaussian(), 1, 2),
-        (gaussian(BallotKind.MULTI_LABEL, tau=4), 4, 8),
+        (gaussian(MULTI_LABEL, tau=4), 4, 8),
         (gaussian(FREQUENCY, ks=(65,)), 1, Fraction(2, 65**2)),
         (gaussian(FREQUENCY, ks=(9, 65)), 1, Fraction(2, 81)),
         (gaussian(COUNT, ks=(9, 65)), 65**2, 2),
@@ -179,7 +179,7 @@ def test_solving_recovers_the_known_vector() -> None:
 def test_every_answer_meets_its_target_and_the_next_does_not(
     noise: Noise, target: float, queries: int, sigma: float, level: Level, accountant: Accountant
 ) -> None:
-    plan = Plan(BallotKind.ONE_HOT, noise, sigma, queries, 1e-5)
+    plan = Plan(ONE_HOT, noise, sigma, queries, 1e-5)
     check(solve_sigma(plan, target, level, accountant), target, level, accountant)
     try:
         most = solve_queries(plan, target, level, accountant)

@@ -13,13 +13,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mpc_vote.argmax.table.engine import MIN_BITS
-from mpc_vote.argmax.table.level import MAX_BITS, MAX_GROUP
+from mpc_vote.argmax.table.level import MAX_BITS, MAX_GROUP, MIN_BITS
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.privacy import noise
 from mpc_vote.proto.mpcvote.v1 import common_pb2
 from mpc_vote.voting import spec
-from mpc_vote.voting.ballots import MAX_FRACTION_BITS, BallotKind
+from mpc_vote.voting.ballots import KNN_COUNT, KNN_FREQUENCY, MAX_FRACTION_BITS, ONE_HOT, BallotKind
 from mpc_vote.voting.spec import Spec
 
 RoundSpec = common_pb2.RoundSpec
@@ -43,7 +42,7 @@ def message(agents: int = 5, parties: int = 3, **fields: object) -> RoundSpec:
         collusion=min(1, agents - 1) if agents > 2 else 0,
         parties=[f"party-{i}" for i in range(parties)],
         dealer="dealer",
-        engine=common_pb2.ENGINE_STOCK_PAIRWISE,
+        engine=common_pb2.ENGINE_CRYPTEN_PAIRWISE,
         ring_bits=64,
         deadline_unix_ms=4_102_444_800_000,
         tau=2,
@@ -264,7 +263,7 @@ class TestRing:
         with pytest.raises(VoteError, match="ring does not fit the engine"):
             Spec.seal(made)
         # but another engine is.
-        changed(engine=common_pb2.ENGINE_STOCK_PAIRWISE, ring_bits=64)(made)
+        changed(engine=common_pb2.ENGINE_CRYPTEN_PAIRWISE, ring_bits=64)(made)
         assert Spec.seal(made).message == made
 
 
@@ -371,7 +370,7 @@ def test_the_bound_holds_for_the_worst_ballots_and_is_not_idle(ballot: BallotKin
     sealed = Spec.seal(message(agents=20, ballot=spec.BALLOT_CODES[ballot]))
     unit = 1 << sealed.message.fraction_bits
     # Every agent puts all that its ballot may hold into one cell.
-    most = {BallotKind.KNN_COUNT: [k * unit for k in sealed.roster.values()]}
+    most = {KNN_COUNT: [k * unit for k in sealed.roster.values()]}
     votes = sum(most.get(ballot, [unit] * 20))
     sampler = noise.SkellamSampler(sealed.agent_variance)
     totals = votes + sampler.sample((20, 50, sealed.cells)).sum(axis=0)
@@ -410,6 +409,6 @@ class TestShape:
 
 @given(st.lists(st.integers(1, 5_000), min_size=1, max_size=8))
 def test_default_fraction_bits_tell_one_neighbour_apart(ks: list[int]) -> None:
-    assert spec.default_fraction_bits(BallotKind.ONE_HOT, ks) == 4
-    bits = spec.default_fraction_bits(BallotKind.KNN_FREQUENCY, ks)
+    assert spec.default_fraction_bits(ONE_HOT, ks) == 4
+    bits = spec.default_fraction_bits(KNN_FREQUENCY, ks)
     assert 2**bits >= 16 * max(ks) > 2 ** (bits - 1)

@@ -89,20 +89,20 @@ class _Engine:
 class _EngineEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Engine.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     ENGINE_UNSPECIFIED: _Engine.ValueType  # 0
-    ENGINE_STOCK_PAIRWISE: _Engine.ValueType  # 1
-    ENGINE_STOCK_LOG_REDUCTION: _Engine.ValueType  # 2
-    ENGINE_STOCK_DOUBLE_LOG_REDUCTION: _Engine.ValueType  # 3
-    ENGINE_STOCK_ACCELERATED_CASCADE: _Engine.ValueType  # 4
+    ENGINE_CRYPTEN_PAIRWISE: _Engine.ValueType  # 1
+    ENGINE_CRYPTEN_LOG_REDUCTION: _Engine.ValueType  # 2
+    ENGINE_CRYPTEN_DOUBLE_LOG_REDUCTION: _Engine.ValueType  # 3
+    ENGINE_CRYPTEN_ACCELERATED_CASCADE: _Engine.ValueType  # 4
     ENGINE_TABLE: _Engine.ValueType  # 5
 
 class Engine(_Engine, metaclass=_EngineEnumTypeWrapper):
     """How the committee finds the winner."""
 
 ENGINE_UNSPECIFIED: Engine.ValueType  # 0
-ENGINE_STOCK_PAIRWISE: Engine.ValueType  # 1
-ENGINE_STOCK_LOG_REDUCTION: Engine.ValueType  # 2
-ENGINE_STOCK_DOUBLE_LOG_REDUCTION: Engine.ValueType  # 3
-ENGINE_STOCK_ACCELERATED_CASCADE: Engine.ValueType  # 4
+ENGINE_CRYPTEN_PAIRWISE: Engine.ValueType  # 1
+ENGINE_CRYPTEN_LOG_REDUCTION: Engine.ValueType  # 2
+ENGINE_CRYPTEN_DOUBLE_LOG_REDUCTION: Engine.ValueType  # 3
+ENGINE_CRYPTEN_ACCELERATED_CASCADE: Engine.ValueType  # 4
 ENGINE_TABLE: Engine.ValueType  # 5
 Global___Engine: _TypeAlias = Engine  # noqa: Y015
 

@@ -117,7 +117,7 @@ class DealItem(_message.Message):
     TRIPLES_FIELD_NUMBER: _builtins.int
     LEVEL_FIELD_NUMBER: _builtins.int
     ROTATION_FIELD_NUMBER: _builtins.int
-    UNMASKING_FIELD_NUMBER: _builtins.int
+    BIT_CONVERSION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def triples(self) -> Global___TripleItem: ...
     @_builtins.property
@@ -125,20 +125,20 @@ class DealItem(_message.Message):
     @_builtins.property
     def rotation(self) -> Global___RotationItem: ...
     @_builtins.property
-    def unmasking(self) -> Global___UnmaskingItem: ...
+    def bit_conversion(self) -> Global___BitConversionItem: ...
     def __init__(
         self,
         *,
         triples: Global___TripleItem | None = ...,
         level: Global___LevelItem | None = ...,
         rotation: Global___RotationItem | None = ...,
-        unmasking: Global___UnmaskingItem | None = ...,
+        bit_conversion: Global___BitConversionItem | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["level", b"level", "rotation", b"rotation", "shape", b"shape", "triples", b"triples", "unmasking", b"unmasking"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bit_conversion", b"bit_conversion", "level", b"level", "rotation", b"rotation", "shape", b"shape", "triples", b"triples"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["level", b"level", "rotation", b"rotation", "shape", b"shape", "triples", b"triples", "unmasking", b"unmasking"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bit_conversion", b"bit_conversion", "level", b"level", "rotation", b"rotation", "shape", b"shape", "triples", b"triples"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_shape: _TypeAlias = _typing.Literal["triples", "level", "rotation", "unmasking"]  # noqa: Y015
+    _WhichOneofReturnType_shape: _TypeAlias = _typing.Literal["triples", "level", "rotation", "bit_conversion"]  # noqa: Y015
     _WhichOneofArgType_shape: _TypeAlias = _typing.Literal["shape", b"shape"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_shape) -> _WhichOneofReturnType_shape | None: ...
 
@@ -146,7 +146,7 @@ Global___DealItem: _TypeAlias = DealItem  # noqa: Y015
 
 @_typing.final
 class TripleItem(_message.Message):
-    """For the stock engine."""
+    """Beaver triples, for CrypTen's engines."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -235,7 +235,7 @@ class RotationItem(_message.Message):
 Global___RotationItem: _TypeAlias = RotationItem  # noqa: Y015
 
 @_typing.final
-class UnmaskingItem(_message.Message):
+class BitConversionItem(_message.Message):
     """To turn the bits of verified ballots into numbers."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -264,7 +264,7 @@ class UnmaskingItem(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___UnmaskingItem: _TypeAlias = UnmaskingItem  # noqa: Y015
+Global___BitConversionItem: _TypeAlias = BitConversionItem  # noqa: Y015
 
 @_typing.final
 class DealResponse(_message.Message):

@@ -297,7 +297,7 @@ ITEMS: dict[str, Callable[[Sequence[Any], Sequence[bytes], int], Correction]] = 
     "Triples": triples,
     "Level": level,
     "Rotation": rotation,
-    "Unmasking": unmasking,
+    "BitConversion": unmasking,
 }
 
 

@@ -89,7 +89,7 @@ def deal_request(runs: Sequence[Any]) -> bytes:
 def run_message(run: Sequence[Any]) -> bytes:
     """A `DealRun`."""
     times, *items = run
-    places = {"Triples": 1, "Level": 2, "Rotation": 3, "Unmasking": 4}
+    places = {"Triples": 1, "Level": 2, "Rotation": 3, "BitConversion": 4}
     message = b""
     for kind, *fields in items:
         shape = b"".join(field(place, int(value)) for place, value in enumerate(fields, start=1))
@@ -109,10 +109,10 @@ SPEC_NAMES = {
     "BALLOT_KIND_KNN_FREQUENCY": 2,
     "BALLOT_KIND_KNN_COUNT": 3,
     "BALLOT_KIND_MULTI_LABEL": 4,
-    "ENGINE_STOCK_PAIRWISE": 1,
-    "ENGINE_STOCK_LOG_REDUCTION": 2,
-    "ENGINE_STOCK_DOUBLE_LOG_REDUCTION": 3,
-    "ENGINE_STOCK_ACCELERATED_CASCADE": 4,
+    "ENGINE_CRYPTEN_PAIRWISE": 1,
+    "ENGINE_CRYPTEN_LOG_REDUCTION": 2,
+    "ENGINE_CRYPTEN_DOUBLE_LOG_REDUCTION": 3,
+    "ENGINE_CRYPTEN_ACCELERATED_CASCADE": 4,
     "ENGINE_TABLE": 5,
 }
 

@@ -200,7 +200,7 @@ def count(given: Given) -> Given:
     pointer_bits = layouts[0].pointer_bits
     pointers = sum(queries * of.pointers for of in layouts)
     flags = sum(queries * of.flags for of in layouts)
-    parts = correct(["Unmasking", pointers, pointer_bits, flags, bits], keys, 0)[1]
+    parts = correct(["BitConversion", pointers, pointer_bits, flags, bits], keys, 0)[1]
     masked: list[tuple[list[int], list[int]]] = []
     for rank, part in enumerate(parts):
         read = [

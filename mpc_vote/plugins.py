@@ -1,0 +1,42 @@
+"""Parts that other packages can add: by an entry point, or by `module:name`.
+
+What this project brings itself is listed by whoever asks, so that it works without being installed.
+Loading runs the plug-in's code in this process, with all that this process may do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module, metadata
+from typing import Any
+
+
+class PluginError(ValueError):
+    """There is no such plug-in, or it can't be loaded; the sentence says what to do."""
+
+
+def names(group: str, own: Mapping[str, str]) -> list[str]:
+    """All that can be chosen by name."""
+    return sorted({*own, *(entry.name for entry in metadata.entry_points(group=group))})
+
+
+def load(group: str, own: Mapping[str, str], name: str) -> Any:
+    """The object that a name stands for: one of ours, an entry point's, or `module:name`."""
+    if name in own:
+        return _imported(own[name], name)
+    if ":" in name:
+        return _imported(name, name)
+    for entry in metadata.entry_points(group=group, name=name):
+        return _imported(entry.value, name)
+    known = ", ".join(names(group, own))
+    raise PluginError(
+        f"{name!r} is unknown: choose one of {known}, or pass module:name of an object of your own"
+    )
+
+
+def _imported(place: str, name: str) -> Any:
+    module, _, attribute = place.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise PluginError(f"{name!r} can't be loaded: {error}") from error

@@ -1,0 +1,68 @@
+"""How a spec is made: by the coordinator for its rounds, and by simulations for theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mpc_vote.argmax.registry import EngineKind
+from mpc_vote.proto.mpcvote.v1 import common_pb2
+from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.spec import Spec
+
+
+def draft(
+    kind: BallotKind,
+    *,
+    round_id: str,
+    queries: int,
+    query_dtype: common_pb2.DType.ValueType,
+    query_shape: Sequence[int],
+    classes: int,
+    sigma: float,
+    roster: Mapping[str, int],
+    quorum: int,
+    collusion: int,
+    parties: Sequence[str],
+    dealer: str,
+    tau: int = 0,
+    deadline_unix_ms: int = 0,
+    verified: bool = False,
+) -> common_pb2.RoundSpec:
+    """A spec without its engine and the digest of its queries; the roster has each agent's k."""
+    return common_pb2.RoundSpec(
+        round_id=round_id,
+        queries=queries,
+        query_dtype=query_dtype,
+        query_shape=query_shape,
+        classes=classes,
+        ballot=kind.code,
+        tau=tau,
+        fraction_bits=kind.default_fraction_bits(list(roster.values())),
+        sigma=sigma,
+        roster=[
+            common_pb2.RosterEntry(agent=agent, k=k if kind.needs_k else 0)
+            for agent, k in roster.items()
+        ],
+        quorum=quorum,
+        collusion=collusion,
+        parties=parties,
+        dealer=dealer,
+        deadline_unix_ms=deadline_unix_ms,
+        verified=verified,
+    )
+
+
+def complete(
+    message: common_pb2.RoundSpec, queries_digest: bytes, engine: EngineKind, round_trip: float
+) -> Spec:
+    """A draft with the ring and the groups that suit the engine, and so a spec.
+
+    `round_trip` is the distance between parties in seconds.
+    """
+    drafted = Spec(b"", message)
+    message.queries_digest = queries_digest
+    message.engine = engine.code
+    message.ring_bits = engine.ring_bits(drafted.total_bound)
+    parties = len(message.parties)
+    message.groups.extend(engine.groups(drafted.rows, drafted.row_classes, parties, round_trip))
+    return Spec.seal(message)

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mpc_vote import database
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.proto.mpcvote.v1 import common_pb2, label_pb2, model_pb2
 from mpc_vote.voting.ballots import BALLOTS
@@ -107,11 +108,7 @@ class Archive:
         for folder in (directory, self._queries, self._models):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = threading.Lock()
-        self._db = sqlite3.connect(
-            directory / "coordinator.db", check_same_thread=False, isolation_level=None, timeout=10
-        )
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = FULL")
+        self._db = database.connect_durable(directory / "coordinator.db")
         self._migrate()
 
     def close(self) -> None:

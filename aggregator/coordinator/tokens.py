@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import secrets
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from mpc_vote import database
 from mpc_vote.app.process import CommandError
 
 _TOKEN_BYTES = 32
@@ -25,12 +25,9 @@ class Tokens:
     """The tokens of a coordinator, in a database that its command line writes to as well."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._clock = clock
         self._lock = threading.Lock()
-        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=10)
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = FULL")
+        self._db = database.connect_durable(path)
         self._db.execute(
             "CREATE TABLE IF NOT EXISTS tokens (digest BLOB PRIMARY KEY, name TEXT NOT NULL, "
             "expires_at REAL NOT NULL, used_at REAL) STRICT"

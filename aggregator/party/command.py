@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 
-from aggregator.party.journal import Tally
+from aggregator.party.journal import RoundJournal
 from aggregator.party.peers import PeerServicer
 from aggregator.party.servicer import PartyServicer
 from aggregator.party.settings import PartySettings
@@ -39,13 +39,15 @@ async def serve_party(settings: PartySettings) -> None:
         dealer_identity = Identity(Role.DEALER, settings.dealer_name)
         dealer_channel = rpc.dial(credentials, settings.dealer, dealer_identity)
         await stack.enter_async_context(dealer_channel)
-        tally = stack.enter_context(contextlib.closing(Tally(settings.data_dir / "party.db")))
+        journal = stack.enter_context(
+            contextlib.closing(RoundJournal(settings.data_dir / "party.db"))
+        )
         peer_servicer = PeerServicer()
         servicer = PartyServicer(
             name,
             list(settings.parties),
             settings.dealer_name,
-            tally,
+            journal,
             peers,
             peer_servicer,
             dealer_channel,

@@ -1,4 +1,4 @@
-"""The database in which a party remembers the rounds it ever opened.
+"""The journal in which a party remembers the rounds that it ever opened.
 
 A round id is opened once and aggregated once, ever, also across restarts: two aggregations over the
 same shares with different sets of agents would let the noise cancel. Shares themselves are never
@@ -7,20 +7,18 @@ written down.
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from pathlib import Path
 
+from mpc_vote import database
 
-class Tally:
+
+class RoundJournal:
     """Durable marks: opened, then aggregated. Every mark is on disk when the call returns."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = threading.Lock()
-        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=10)
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = FULL")
+        self._db = database.connect_durable(path)
         self._db.execute(
             "CREATE TABLE IF NOT EXISTS rounds "
             "(round_id TEXT PRIMARY KEY, aggregated INTEGER NOT NULL DEFAULT 0) STRICT"

@@ -23,7 +23,7 @@ from typing import Any
 
 import grpc
 
-from aggregator.party.journal import Tally
+from aggregator.party.journal import RoundJournal
 from aggregator.party.peers import PeerChannel, PeerServicer
 from aggregator.party.preprocessing import DealtMaterial, MaterialPool, ask
 from mpc_vote.argmax.engine import reduced
@@ -106,7 +106,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         name: str,
         parties: Sequence[str],
         dealer: str,
-        tally: Tally,
+        journal: RoundJournal,
         peers: Mapping[str, grpc.aio.Channel],
         peer_servicer: PeerServicer,
         dealer_channel: grpc.aio.Channel,
@@ -119,7 +119,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         self._parties = tuple(parties)
         self._rank = self._parties.index(name)
         self._dealer = dealer
-        self._tally = tally
+        self._journal = journal
         self._peers = peers
         self._peer_servicer = peer_servicer
         self._dealer_channel = dealer_channel
@@ -172,7 +172,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         material.add_done_callback(lambda done: done.cancelled() or done.exception())
         trips = asyncio.create_task(self._round_trips())
         round_ = self._rounds[spec.round_id] = _Round(spec, rpc.caller(), material, trips)
-        if not await asyncio.to_thread(self._tally.open, spec.round_id):
+        if not await asyncio.to_thread(self._journal.open, spec.round_id):
             round_.drop_material()
             del self._rounds[spec.round_id]
             raise VoteError(ErrorKind.ROUND_SPENT, round=spec.round_id)
@@ -428,7 +428,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         shares = {name: round_.shares[name][1] for name in names}
         round_.closed, round_.shares, round_.counting = "it was aggregated", {}, True
         try:
-            if not await asyncio.to_thread(self._tally.aggregate, spec.round_id):
+            if not await asyncio.to_thread(self._journal.aggregate, spec.round_id):
                 raise VoteError(ErrorKind.ROUND_AGGREGATED, round=spec.round_id)
         except BaseException:
             # Whoever hangs up now comes too late for another try.

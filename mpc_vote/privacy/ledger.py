@@ -22,7 +22,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -30,6 +30,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from mpc_vote import database
 from mpc_vote.privacy.accountant import check_delta, epsilon_of_totals, totals
 from mpc_vote.privacy.mechanisms import (
     Level,
@@ -40,7 +41,6 @@ from mpc_vote.privacy.mechanisms import (
 )
 from mpc_vote.privacy.rounding import shown
 
-BUSY_SECONDS = 30.0
 """How long to wait for another process to finish its charge."""
 
 LEDGER_ID = re.compile(r"[0-9a-f]{32}")
@@ -218,7 +218,12 @@ class Spend:
 class _Records(abc.ABC):
     """What can be read of a ledger's file."""
 
-    def __init__(self, path: Path, database: str, budget: Budget | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        connect: Callable[[Path], sqlite3.Connection],
+        budget: Budget | None,
+    ) -> None:
         self.path = path
         self.budget = budget
         # Of schemas before there were any, a reader finds none.
@@ -227,13 +232,7 @@ class _Records(abc.ABC):
         self._lock = threading.RLock()
         self._totals: Counter[Mechanism] = Counter()
         self._read_up_to = 0
-        self._db = sqlite3.connect(
-            database,
-            uri=True,
-            timeout=BUSY_SECONDS,
-            isolation_level=None,
-            check_same_thread=False,
-        )
+        self._db = connect(path)
         try:
             self._prepare()
         except BaseException:
@@ -351,7 +350,7 @@ class LedgerView(_Records):
                 f"there is no ledger at {path}: name the folder of an agent or coordinator that "
                 "was started before"
             )
-        super().__init__(path, f"{path.absolute().as_uri()}?mode=ro", None)
+        super().__init__(path, database.read_only, None)
 
     def _prepare(self) -> None:
         try:
@@ -380,7 +379,7 @@ class Ledger(_Records):
 
     def __init__(self, path: Path, budget: Budget | None, owner: str | None = None) -> None:
         self._claimant = owner
-        super().__init__(path, str(path), budget)
+        super().__init__(path, database.connect, budget)
 
     def check(
         self, round_id: str, mechanism: Mechanism, promised: Mapping[str, Mechanism] | None = None
@@ -434,7 +433,6 @@ class Ledger(_Records):
 
     def _prepare(self) -> None:
         try:
-            self._db.execute("PRAGMA synchronous = FULL")
             with self._transaction():
                 if not self._schema() and self.path.stat().st_size:
                     raise LedgerError(
@@ -458,10 +456,10 @@ class Ledger(_Records):
 
     def _use_wal(self) -> None:
         """Switches the journal, which SQLite does not wait to do while another opener writes."""
-        deadline = time.monotonic() + BUSY_SECONDS
+        deadline = time.monotonic() + database.BUSY_SECONDS
         while True:
             try:
-                self._db.execute("PRAGMA journal_mode = WAL")
+                database.use_wal(self._db)
                 return
             except sqlite3.OperationalError:
                 if time.monotonic() > deadline:

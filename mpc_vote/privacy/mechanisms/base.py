@@ -23,7 +23,7 @@ class Level(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Recorded(abc.ABC):
+class BaseMechanism(abc.ABC):
     """What every mechanism can do."""
 
     kind: ClassVar[str]

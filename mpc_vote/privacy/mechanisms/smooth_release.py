@@ -10,16 +10,16 @@ from typing import ClassVar
 import numpy as np
 
 from mpc_vote.privacy.mechanisms.base import (
+    BaseMechanism,
     FloatArray,
     Level,
-    Recorded,
     check_orders,
     check_positive,
 )
 
 
 @dataclass(frozen=True)
-class SmoothRelease(Recorded):
+class SmoothRelease(BaseMechanism):
     """One number published by `mpc_vote.privacy.smooth_sensitivity.release`.
 
     `agent` and `instance` say at which levels neighbours move it no further than it allows for;

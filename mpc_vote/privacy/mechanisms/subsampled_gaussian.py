@@ -10,9 +10,9 @@ from typing import ClassVar
 import numpy as np
 
 from mpc_vote.privacy.mechanisms.base import (
+    BaseMechanism,
     FloatArray,
     Level,
-    Recorded,
     check_count,
     check_orders,
     check_positive,
@@ -40,7 +40,7 @@ class Clipped:
 
 
 @dataclass(frozen=True)
-class PoissonGaussian(Recorded):
+class PoissonGaussian(BaseMechanism):
     """DP-FedAvg and DP-FedSGD: noisy sums of clipped contributions of a Poisson sample.
 
     In each step every unit takes part with probability `sampling`, on its own and unknown to the

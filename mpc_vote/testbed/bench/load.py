@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sqlite3
 import tempfile
 import time
 from collections import Counter
@@ -36,6 +35,7 @@ from pydantic import Field
 from rich.console import Console
 from rich.table import Table
 
+from mpc_vote import database
 from mpc_vote.app import process
 from mpc_vote.app.config import LogLevel, Settings
 from mpc_vote.app.process import CommandError
@@ -287,9 +287,9 @@ class _Load:
         return int(count)
 
     def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        path = (self._data / "coordinator" / "coordinator.db").as_uri()
-        with contextlib.closing(sqlite3.connect(f"{path}?mode=ro", uri=True)) as database:
-            return database.execute(query, values).fetchall()
+        path = self._data / "coordinator" / "coordinator.db"
+        with contextlib.closing(database.read_only(path)) as opened:
+            return opened.execute(query, values).fetchall()
 
     def _processor_seconds(self) -> dict[str, float]:
         own = psutil.Process().cpu_times()

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from mpc_vote import database
 from mpc_vote.app.process import CommandError
 from mpc_vote.errors import ErrorKind
 from mpc_vote.privacy.ledger import LedgerView
@@ -80,8 +81,8 @@ def recorded(federation: Federation, after: int = 0) -> list[Recorded]:
     """The rounds of the archive, oldest first, but for so many."""
     path = federation.directory / "data" / "coordinator" / "coordinator.db"
     columns = "round_id, request_id, spec, state, reason, completed, labels"
-    with _reading(path) as database:
-        rows = database.execute(
+    with _reading(path) as opened:
+        rows = opened.execute(
             f"SELECT {columns} FROM rounds ORDER BY rowid LIMIT -1 OFFSET ?", (after,)
         ).fetchall()
     return [_recorded(*row) for row in rows]
@@ -214,12 +215,12 @@ def _spends(path: Path) -> list[Any]:
 
 def _aggregated(directory: Path) -> set[str]:
     (path,) = directory.glob("*.db")
-    with _reading(path) as database:
-        rows = database.execute("SELECT round_id FROM rounds WHERE aggregated = 1").fetchall()
+    with _reading(path) as opened:
+        rows = opened.execute("SELECT round_id FROM rounds WHERE aggregated = 1").fetchall()
     return {row[0] for row in rows}
 
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[sqlite3.Connection]:
-    with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as database:
-        yield database
+    with contextlib.closing(database.read_only(path)) as opened:
+        yield opened

@@ -35,7 +35,7 @@ from aggregator.coordinator.requests import Defaults
 from aggregator.coordinator.rounds import RoundRunner
 from aggregator.coordinator.tokens import Tokens, _digest
 from aggregator.dealer.servicer import MAX_SESSIONS, DealerServicer
-from aggregator.party.journal import Tally
+from aggregator.party.journal import RoundJournal
 from aggregator.party.peers import PeerServicer
 from aggregator.party.servicer import PartyServicer, peers, servicer
 from mpc_vote.argmax.registry import TABLE
@@ -337,7 +337,7 @@ def _party(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
             PARTIES[rank],
             PARTIES,
             "dealer",
-            Tally(Path(":memory:")),
+            RoundJournal(Path(":memory:")),
             {PARTIES[1 - rank]: Channel({"Exchange": exchange})},  # type: ignore[dict-item]
             peer_servicer,
             Channel({"Deal": deal, "Collect": collect}),  # type: ignore[arg-type]

@@ -27,7 +27,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aggregator.dealer.servicer import DealerServicer
-from aggregator.party.journal import Tally
+from aggregator.party.journal import RoundJournal
 from aggregator.party.peers import PeerServicer
 from aggregator.party.preprocessing import DealtMaterial, MaterialPool, ask
 from aggregator.party.servicer import PartyServicer, _Session
@@ -1304,7 +1304,9 @@ async def committee_of(
                 if other != name
             }
             to_dealer = await stack.enter_async_context(dealer.channel(name))
-            tally = stack.enter_context(contextlib.closing(Tally(directory / name / "party.db")))
+            tally = stack.enter_context(
+                contextlib.closing(RoundJournal(directory / name / "party.db"))
+            )
             peer_servicer = last if last and name == TRIO[-1] else PeerServicer()
             servicer = PartyServicer(
                 name,

@@ -8,7 +8,7 @@ import sqlite3
 from pathlib import Path
 
 from aggregator.coordinator.archive import Archive
-from aggregator.party.journal import Tally
+from aggregator.party.journal import RoundJournal
 from mpc_vote.privacy.ledger import Ledger, LedgerView
 from mpc_vote.privacy.mechanisms import SkellamVote
 from mpc_vote.privacy.sensitivity import Sensitivity
@@ -46,13 +46,13 @@ def test_a_coordinators_database_is_whole_when_sqlite_copies_it_and_not_as_a_fil
 
 def test_an_old_copy_of_a_partys_database_allows_what_the_newer_one_forbids(tmp_path: Path) -> None:
     path = tmp_path / "data" / "party.db"
-    with contextlib.closing(Tally(path)) as tally:
+    with contextlib.closing(RoundJournal(path)) as tally:
         old = backed_up(path, tmp_path / "old")
         assert tally.open("round") and tally.aggregate("round")
         new = backed_up(path, tmp_path / "new")
-    with contextlib.closing(Tally(new)) as tally:
+    with contextlib.closing(RoundJournal(new)) as tally:
         assert not tally.open("round") and not tally.aggregate("round")
-    with contextlib.closing(Tally(old)) as tally:
+    with contextlib.closing(RoundJournal(old)) as tally:
         assert tally.open("round") and tally.aggregate("round")
 
 

@@ -267,7 +267,7 @@ async def test_the_budget_of_a_running_agent_is_a_query(fragile: Service, farms:
             )
     spends = spends_of(fragile, "turncoat")
     assert [spend.note for spend in spends] == [
-        f"{kind.value}, sigma 25" for _, _, ballots in lives for kind in ballots
+        f"{kind.name}, sigma 25" for _, _, ballots in lives for kind in ballots
     ]
     assert [row["round_id"] for row in figures["spends"]] == [s.round_id for s in spends]
     assert (figures["rounds"], figures["queries"], figures["delta"]) == (3, 3 * ROWS, DELTA)

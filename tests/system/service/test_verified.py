@@ -130,5 +130,5 @@ async def test_frequency_ballots_can_not_be_verified(
         result = await _label(client, ballot=KNN_FREQUENCY)
         assert set(result.labels.tolist()) == {1}
         assert result.spec is not None and not result.spec.verified
-        with refused(ErrorKind.SPEC_INVALID, "use count ballots"):
+        with refused(ErrorKind.SPEC_INVALID, "use knn_count ballots"):
             await _label(client, ballot=KNN_FREQUENCY, verified=True)

@@ -51,6 +51,9 @@ class EngineKind(ABC):
     def make(self, bits: int, groups: Sequence[int] = ()) -> Engine:
         """An engine for totals modulo 2^bits."""
 
+    def __repr__(self) -> str:
+        return f"<engine {self.name}>"
+
 
 class Table(EngineKind):
     """Ours: three rounds for each level, whatever the number of parties."""

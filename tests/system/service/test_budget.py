@@ -251,7 +251,7 @@ async def test_the_budget_of_a_running_agent_is_a_query(fragile: Service, farms:
     folder = ledger_of(fragile, "turncoat").parent
     lives: list[tuple[str, dict[str, str], list[BallotKind]]] = [
         ("asker", {}, [KNN_COUNT, KNN_FREQUENCY]),
-        ("another", {"method": "ae"}, [ONE_HOT]),
+        ("another", {"voter": "network"}, [ONE_HOT]),
     ]
     for name, flags, ballots in lives:
         async with (

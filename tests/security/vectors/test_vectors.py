@@ -3,7 +3,7 @@ either is noticed.
 
 What is here must not change by accident: parties, agents and dealers of two versions, or of two
 implementations, would compute different things. Who means to change it writes the files anew with
-`python -m tests.vectors`, and reads what changed.
+`python -m tests.security.vectors`, and reads what changed.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def test_the_second_implementation_is_independent(path: Path) -> None:
         elif isinstance(node, ast.ImportFrom):
             assert node.module is not None and node.level == 0
             imported.add(node.module)
-    own = {name for name in imported if f"{name}.".startswith("tests.vectors.independent.")}
+    own = {name for name in imported if f"{name}.".startswith("tests.security.vectors.independent.")}
     packages = {name.partition(".")[0] for name in imported - own}
     assert packages <= {"cryptography", *sys.stdlib_module_names}
 

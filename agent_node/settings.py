@@ -5,11 +5,12 @@ from __future__ import annotations
 import enum
 from math import inf
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from mpc_vote.app.config import Address, Ballot, Delta, Name, Parties, Positive, RoleSettings
+from mpc_vote.learning.voters import check_voter
 
 
 class Rounds(enum.StrEnum):
@@ -49,7 +50,7 @@ class AgentSettings(RoleSettings):
         None, description="host:port or unix:/path to say on whether this agent attends"
     )
     dealer_name: Name = Field("dealer", description="the dealer that this agent trusts")
-    voter: str = Field(
+    voter: Annotated[str, AfterValidator(check_voter)] = Field(
         "knn",
         description="knn: nearest neighbours; network: a model trained on this agent's data; or "
         "module:function of your own",

@@ -20,22 +20,28 @@ def names(group: str, own: Mapping[str, str]) -> list[str]:
     return sorted({*own, *(entry.name for entry in metadata.entry_points(group=group))})
 
 
-def load(group: str, own: Mapping[str, str], name: str) -> Any:
-    """The object that a name stands for: one of ours, an entry point's, or `module:name`."""
+def place(group: str, own: Mapping[str, str], name: str) -> str:
+    """Where the object is that a name stands for, one of ours, an entry point's, or `module:name`;
+    nothing is loaded."""
     if name in own:
-        return _imported(own[name], name)
+        return own[name]
     if ":" in name:
-        return _imported(name, name)
+        return name
     for entry in metadata.entry_points(group=group, name=name):
-        return _imported(entry.value, name)
+        return entry.value
     known = ", ".join(names(group, own))
     raise PluginError(
         f"{name!r} is unknown: choose one of {known}, or pass module:name of an object of your own"
     )
 
 
-def _imported(place: str, name: str) -> Any:
-    module, _, attribute = place.partition(":")
+def load(group: str, own: Mapping[str, str], name: str) -> Any:
+    """The object that a name stands for."""
+    return _imported(place(group, own, name), name)
+
+
+def _imported(where: str, name: str) -> Any:
+    module, _, attribute = where.partition(":")
     try:
         return getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:

@@ -96,12 +96,11 @@ class _Chosen:
         return {"type": "string", "enum": self._registry.names()}
 
     def _choose(self, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        if value not in self._registry.names():
-            names = ", ".join(self._registry.names())
-            raise ValueError(f"choose one of {names} (not {value!r})")
-        return self._registry.by_name(value)
+        for one in self._registry:
+            if value is one or value == one.name:
+                return one
+        names = ", ".join(self._registry.names())
+        raise ValueError(f"choose one of {names} (not {value!r})")
 
 
 Ballot = Annotated[BallotKind, _Chosen(BALLOTS)]

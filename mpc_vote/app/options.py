@@ -38,7 +38,8 @@ class Options:
     """The options of a settings model."""
 
     def __init__(self, model: type[BaseModel]) -> None:
-        whole = model.model_json_schema()
+        # As they are written, so that defaults are, too.
+        whole = model.model_json_schema(mode="serialization")
         known, needed = whole.get("$defs", {}), whole.get("required", [])
         self._schemas: dict[str, Schema] = {
             name: {**schema, **_plain(schema, known), "required": name in needed}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mpc_vote.argmax.crypten.engine import CryptenArgmax, MaxMethod
@@ -52,6 +51,9 @@ class EngineKind(ABC):
     def make(self, bits: int, groups: Sequence[int] = ()) -> Engine:
         """An engine for totals modulo 2^bits."""
 
+    def __repr__(self) -> str:
+        return f"<engine {self.name}>"
+
 
 class Table(EngineKind):
     """Ours: three rounds for each level, whatever the number of parties."""
@@ -70,18 +72,22 @@ class Table(EngineKind):
         return TableArgmax(bits, groups)
 
 
-@dataclass(frozen=True)
 class Crypten(EngineKind):
     """CrypTen's own argmax, with one of its methods."""
 
-    items: ClassVar[tuple[type[Item[Any]], ...]] = (Triples,)
+    items = (Triples,)
 
-    method: MaxMethod
-    code: common_pb2.Engine.ValueType
+    def __init__(self, method: MaxMethod, code: common_pb2.Engine.ValueType) -> None:
+        self._method = method
+        self._code = code
 
     @property
     def name(self) -> str:
-        return self.method.value
+        return self._method.value
+
+    @property
+    def code(self) -> common_pb2.Engine.ValueType:
+        return self._code
 
     def ring_bits(self, bound: int) -> int:
         return CryptenArgmax.ring_bits
@@ -90,7 +96,7 @@ class Crypten(EngineKind):
         want = CryptenArgmax.ring_bits
         if bits != want or groups:
             raise ValueError(f"the engine {self.name} has a ring of {want} bits, no groups")
-        return CryptenArgmax(self.method)
+        return CryptenArgmax(self._method)
 
 
 ENGINES: Registry[EngineKind] = Registry("engine")

@@ -169,11 +169,18 @@ class Spec:
     @cached_property
     def layouts(self) -> tuple[Layout, ...]:
         """How the ballots of a verified round are laid out, by the roster."""
-        m = self.message
-        bound, unit = noise.tail_bound(self.agent_variance, TAIL), 1 << m.fraction_bits
-        by_k = {k: self.ballot.layout(m.classes, unit, bound, k, m.tau) for k in self._ks}
+        by_k = {k: self._layout_of(self.ballot, k) for k in self._ks}
         layouts = [by_k[k] for k in self.roster.values()]
         return tuple(layout for layout in layouts if layout is not None)
+
+    def _layout_of(self, kind: BallotKind, k: int) -> Layout | None:
+        m = self.message
+        return kind.layout(m.classes, 1 << m.fraction_bits, self._noise_bound, k, m.tau)
+
+    @property
+    def _noise_bound(self) -> int:
+        """The most noise, in units, that an agent's ballot holds in a verified round."""
+        return noise.tail_bound(self.agent_variance, TAIL)
 
     @property
     def _ks(self) -> set[int]:
@@ -211,7 +218,7 @@ class Spec:
         )
         votes = len(self.roster) * most
         if m.verified:
-            return votes + len(self.roster) * self.layouts[0].bound
+            return votes + len(self.roster) * self._noise_bound
         variance = len(self.roster) * self.agent_variance
         return votes + noise.tail_bound(variance, OVERFLOW_PROBABILITY / max(1, self.cells))
 
@@ -269,10 +276,10 @@ class Spec:
             raise VoteError(ErrorKind.SPEC_INVALID, why=str(error)) from error
         require(self.agent_variance <= noise.MAX_STD**2, "the noise is too large: lower sigma")
         if m.verified:
-            require(
-                bool(self.layouts),
-                f"{self.ballot.name} ballots can't be verified: use others, or verified=False",
-            )
+            if not self.layouts:
+                choices = ", or ".join([*self._verifiable_instead(), "verified=False"])
+                why = f"{self.ballot.name} ballots can't be verified: use {choices}"
+                raise VoteError(ErrorKind.SPEC_INVALID, why=why)
             require(
                 self.can_be_verified,
                 "so many agents, neighbours, classes and queries are too many for a verified "
@@ -282,6 +289,15 @@ class Spec:
             raise VoteError(
                 ErrorKind.RANGE_OVERFLOW, need=ring.bits_for(need), have=ring.bits_for(have)
             )
+
+    def _verifiable_instead(self) -> list[str]:
+        """Ballots of the same votes that can be verified."""
+        votes, k = (self.ballot.needs_k, self.ballot.attributes), max(self._ks)
+        return [
+            f"{kind.name} ballots"
+            for kind in BALLOTS
+            if (kind.needs_k, kind.attributes) == votes and self._layout_of(kind, k) is not None
+        ]
 
     @property
     def can_be_verified(self) -> bool:

@@ -198,7 +198,7 @@ def _percent(figures: dict[str, Any], key: str) -> str:
 
 
 def _method(recipe: Recipe) -> str:
-    details: Sequence[str] = [f"{k} {v}" for k, v in recipe.agent.items() if k != "method"]
+    details: Sequence[str] = [f"{k} {v}" for k, v in recipe.agent.items() if k != "voter"]
     return ", ".join([recipe.method.value, f"{recipe.ballot.name} ballots", *details])
 
 

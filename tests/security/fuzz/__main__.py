@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz --inputs 1000000 --seed 1`: many inputs for everything that reads any."""
+"""`python -m tests.security.fuzz --inputs 1000000 --seed 1`: many inputs for everything that reads any."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NEWS_SECONDS = 30.0
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.security.fuzz", description=__doc__)
     parser.add_argument("--inputs", type=int, default=10_000, help="beside those of the corpus")
     parser.add_argument("--seed", type=int, default=1, help="other inputs for another seed")
     parser.add_argument("--jobs", type=int, default=1, help="targets that run at the same time")

@@ -482,7 +482,7 @@ _WORDS = (
     *(b'"', b"'''", b"[", b"]", b"[[", b"{", b"}", b"=", b"\n", b"#", b".", b",", b"\\u0000"),
     *(b"\\ud800", b"inf", b"nan", b"-1", b"1e999", b"0x", b"true", b"9" * 5000, b"[" * 2000),
     *(b"1979-05-27", b"certs", b"parties", b"listen", b"cli_args = 1\n", b"_env_file = 'x'\n"),
-    *(name.value.encode() for name in ENGINES),
+    *(name.encode() for name in ENGINES.names()),
 )
 
 

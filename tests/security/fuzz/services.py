@@ -24,7 +24,6 @@ from google.protobuf.message_factory import GetMessageClass
 from agent_node.agent import Agent
 from agent_node.policy import Policy
 from agent_node.settings import AgentSettings
-from agent_node.voting import Neighbours
 from aggregator.coordinator import model_service, requests
 from aggregator.coordinator.archive import Archive
 from aggregator.coordinator.attendance import Attendance
@@ -36,11 +35,12 @@ from aggregator.coordinator.rounds import RoundRunner
 from aggregator.coordinator.tokens import Tokens, _digest
 from aggregator.dealer.servicer import MAX_SESSIONS, DealerServicer
 from aggregator.party.journal import RoundJournal
-from aggregator.party.peers import PeerServicer
-from aggregator.party.servicer import PartyServicer, peers, servicer
+from aggregator.party.peers import _MAX_WAITING, PeerServicer
+from aggregator.party.servicer import MAX_OPEN_ROUNDS, PartyServicer, count_context
 from mpc_vote.argmax.registry import TABLE
 from mpc_vote.client import AsyncLabelClient, LabelResult, Plan
 from mpc_vote.errors import VoteError
+from mpc_vote.learning.voters import Voter
 from mpc_vote.mpc import in_process as committee
 from mpc_vote.mpc.cut_and_choose import (
     Drawn,
@@ -294,7 +294,7 @@ class Dealt:
             return choose(grant, channel)
 
         with one_seed():
-            return committee.run_committee(len(PARTIES), servicer)[0]  # type: ignore[arg-type]
+            return committee.run_committee(len(PARTIES), party)[0]  # type: ignore[arg-type]
 
 
 def one_seed() -> Any:
@@ -361,11 +361,11 @@ def _party(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
             servicer._threads.shutdown(wait=False, cancel_futures=True)
             servicer._caught.unlink(missing_ok=True)
             servicer._tally.close()
-        if len(servicer._rounds) > servicer.MAX_OPEN_ROUNDS:
+        if len(servicer._rounds) > MAX_OPEN_ROUNDS:
             raise Finding("too many rounds")
         arrived = [one.result()._first for one in peer_servicer._waiting.values() if one.done()]
         kept = max((first.ByteSize() for first in arrived if first is not None), default=0)
-        if kept > 1024 or len(arrived) > peers._MAX_WAITING or any(servicer._uploads.values()):
+        if kept > 1024 or len(arrived) > _MAX_WAITING or any(servicer._uploads.values()):
             raise Finding("it keeps too much of a stream that waits")
         return outcome
 
@@ -403,7 +403,7 @@ def party_seeds() -> list[bytes]:
             holdings.append(party_pb2.Holding(agent=agent, submission_id=_SUBMISSION))
         hello = party_pb2.SessionHello(
             session_id=ROUND,
-            context=servicer.count_context(spec, holdings, dealt.drawn().context),
+            context=count_context(spec, holdings, dealt.drawn().context),
             zero_seed=_SEED,
         )
         frame = party_pb2.PeerFrame(hello=hello)
@@ -724,8 +724,7 @@ def _agent(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
     from mpc_vote.learning.voters.knn import KnnVoter
 
     points = np.random.default_rng(1).normal(size=(9, 2)).astype(np.float32)
-    index = KnnVoter(points, np.arange(9) % 3, 3, 5)
-    voter = Neighbours(index.counts, 5)
+    voter = KnnVoter(points, np.arange(9) % 3, 3, 5)
     settings = AgentSettings.model_construct(
         parties=dict.fromkeys(PARTIES, "localhost:1"),
         dealer_name="dealer",
@@ -747,7 +746,7 @@ def _agent(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
     yield start
 
 
-async def _attend(script: Script, policy: Policy, voter: Neighbours, folder: Path) -> str:
+async def _attend(script: Script, policy: Policy, voter: Voter, folder: Path) -> str:
     """Plays the coordinator's side; an announcement may be given the digest of its queries."""
     fetched = said(script, _AGENT_NAMES, "FetchQueries", agent_pb2.FetchQueriesResponse)
     announced = said(script, _AGENT_NAMES, "Attend", agent_pb2.AttendResponse)

@@ -227,10 +227,10 @@ def watch_ballots(path: Path) -> None:
 
 def fix_groups(sizes: str) -> None:
     """At a coordinator: these groups for every round."""
-    from aggregator.coordinator import requests
+    from mpc_vote.argmax import registry
 
     groups = tuple(int(size) for size in sizes.split(","))
-    requests.choose_groups = lambda *_: groups
+    registry.choose_groups = lambda *_: groups
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -228,7 +228,7 @@ def observe(directory: Path, way: Way) -> Observation:
     queries, out = directory / "queries.npy", directory / "client" / "labels.npy"
     out.parent.mkdir()
     np.save(queries, rng.normal(size=(QUERIES, _FEATURES)).astype(np.float32))
-    settings = {"engine": way.engine.value}
+    settings = {"engine": way.engine.name}
     if way.fails:
         settings["aggregate-seconds"] = "1e-4"
     cluster = WatchedCluster(directory, PARTIES, agents, settings)

@@ -22,15 +22,15 @@ from tests.security.vectors.topic import Case, Topic
 Given = dict[str, Any]
 
 _KINDS: dict[str, Callable[..., Item[Any]]] = {
-    "LevelTables": LevelTables,
-    "Rotation": Rotation,
-    "BitConversion": BitConversion,
+    "level": LevelTables,
+    "rotation": Rotation,
+    "bit_conversion": BitConversion,
 }
 
 
 def _item(described: list[Any]) -> Item[Any]:
     kind, *fields = described
-    if kind == "Triples":
+    if kind == "triples":
         return Triples(TripleKind(fields[0]), fields[1])
     return _KINDS[kind](*fields)
 
@@ -99,13 +99,13 @@ def _copy(given: Given) -> Given:
 
 
 _RUNS = [
-    [2, ["BitConversion", 2, 2, 3, 13]],
-    [1, ["LevelTables", 1, 2, 13, 1, False, True], ["Triples", 2, 1], ["Rotation", 1, 3]],
+    [2, ["bit_conversion", 2, 2, 3, 13]],
+    [1, ["level", 1, 2, 13, 1, False, True], ["triples", 2, 1], ["rotation", 1, 3]],
 ]
 _SMALL: Given = {
     "session": "round-1",
     "parties": ["alpha", "beta"],
-    "runs": [[1, ["Triples", 1, 2]]],
+    "runs": [[1, ["triples", 1, 2]]],
     "copies": 2,
 }
 _LARGE: Given = {
@@ -126,15 +126,15 @@ _DRAWN = _drawn_from(_SMALL, 0)
 _HASHED = _draw(_DRAWN)["seed_hashes"]
 _REFUSED_PLANS = {
     "a run without items": [[1]],
-    "a run that is made no times": [[0, ["Triples", 1, 1]]],
-    "no triples": [[1, ["Triples", 1, 0]]],
-    "a group of one": [[1, ["LevelTables", 1, 1, 13, 1, False, True]]],
-    "a ring that is too small": [[1, ["LevelTables", 1, 2, 12, 1, False, True]]],
-    "a ring that is too large": [[1, ["LevelTables", 1, 2, 32, 1, False, True]]],
-    "no label bits": [[1, ["LevelTables", 1, 2, 13, 0, False, True]]],
-    "one class to rotate": [[1, ["Rotation", 1, 1]]],
-    "pointers of eleven bits": [[1, ["BitConversion", 1, 11, 0, 13]]],
-    "nothing to unmask": [[1, ["BitConversion", 0, 0, 0, 13]]],
+    "a run that is made no times": [[0, ["triples", 1, 1]]],
+    "no triples": [[1, ["triples", 1, 0]]],
+    "a group of one": [[1, ["level", 1, 1, 13, 1, False, True]]],
+    "a ring that is too small": [[1, ["level", 1, 2, 12, 1, False, True]]],
+    "a ring that is too large": [[1, ["level", 1, 2, 32, 1, False, True]]],
+    "no label bits": [[1, ["level", 1, 2, 13, 0, False, True]]],
+    "one class to rotate": [[1, ["rotation", 1, 1]]],
+    "pointers of eleven bits": [[1, ["bit_conversion", 1, 11, 0, 13]]],
+    "nothing to unmask": [[1, ["bit_conversion", 0, 0, 0, 13]]],
 }
 
 DEALING = Topic(
@@ -155,7 +155,7 @@ DEALING = Topic(
         Case(
             "plan",
             "what a flag is called",
-            {"runs": [[3, ["LevelTables", 2, 3, 14, 2, True, False]]]},
+            {"runs": [[3, ["level", 2, 3, 14, 2, True, False]]]},
         ),
         *(
             Case("plan", name, {"runs": runs}, "DEAL_INVALID")
@@ -254,17 +254,17 @@ def _expand_last(given: Given) -> Given:
 
 
 _ITEMS: dict[str, tuple[list[Any], int]] = {
-    "products": (["Triples", 1, 3], 0),
-    "conjunctions": (["Triples", 2, 3], 1),
-    "bits": (["Triples", 3, 9], 2),
-    "a level that is the only one": (["LevelTables", 1, 2, 13, 1, False, True], 0),
-    "a first level of several": (["LevelTables", 2, 3, 14, 2, False, False], 7),
-    "a level between": (["LevelTables", 1, 3, 14, 5, True, False], 8),
-    "the last level of several": (["LevelTables", 1, 2, 31, 64, True, True], 9),
-    "one-hot rows": (["Rotation", 2, 3], 10),
-    "pointers and flags": (["BitConversion", 2, 2, 9, 13], 11),
-    "flags": (["BitConversion", 0, 0, 5, 20], 2**32 + 5),
-    "pointers": (["BitConversion", 1, 1, 0, 64], 12),
+    "products": (["triples", 1, 3], 0),
+    "conjunctions": (["triples", 2, 3], 1),
+    "bits": (["triples", 3, 9], 2),
+    "a level that is the only one": (["level", 1, 2, 13, 1, False, True], 0),
+    "a first level of several": (["level", 2, 3, 14, 2, False, False], 7),
+    "a level between": (["level", 1, 3, 14, 5, True, False], 8),
+    "the last level of several": (["level", 1, 2, 31, 64, True, True], 9),
+    "one-hot rows": (["rotation", 2, 3], 10),
+    "pointers and flags": (["bit_conversion", 2, 2, 9, 13], 11),
+    "flags": (["bit_conversion", 0, 0, 5, 20], 2**32 + 5),
+    "pointers": (["bit_conversion", 1, 1, 0, 64], 12),
 }
 
 CORRECTIONS = Topic(

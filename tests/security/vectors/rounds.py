@@ -9,33 +9,44 @@ from unittest import mock
 import numpy as np
 
 from aggregator.party.servicer import count_context, deal_context
-from mpc_vote.argmax.registry import ring_bits
+from mpc_vote.argmax.registry import ENGINES
 from mpc_vote.proto.mpcvote.v1 import common_pb2, party_pb2
 from mpc_vote.transport import tensors
 from mpc_vote.verified import encoding as verified
 from mpc_vote.verified.encoding import Layout
-from mpc_vote.voting import ballots
-from mpc_vote.voting.spec import ENGINES, Spec
+from mpc_vote.voting.ballots import KNN_COUNT, KNN_FREQUENCY, MULTI_LABEL, ONE_HOT, BallotKind
+from mpc_vote.voting.spec import Spec
 from tests.security.vectors.shares import seed
 from tests.security.vectors.topic import Case, Topic
 
 Given = dict[str, Any]
 
 
+def _encoded(kind: BallotKind, votes: Any, **public: int) -> Given:
+    return {"ballot": kind.encode(votes, **public).tolist()}
+
+
 def _one_hot(given: Given) -> Given:
-    return {"ballot": ballots.one_hot(**given).tolist()}
+    public = dict(given)
+    return _encoded(ONE_HOT, public.pop("labels"), **public)
 
 
 def _knn_frequency(given: Given) -> Given:
-    return {"ballot": ballots.knn_frequency(**given).tolist()}
+    public = dict(given)
+    counts = public.pop("counts")
+    return _encoded(KNN_FREQUENCY, counts, classes=len(counts[0]), **public)
 
 
 def _knn_count(given: Given) -> Given:
-    return {"ballot": ballots.knn_count(**given).tolist()}
+    public = dict(given)
+    counts = public.pop("counts")
+    return _encoded(KNN_COUNT, counts, classes=len(counts[0]), **public)
 
 
 def _multi_label(given: Given) -> Given:
-    return {"ballot": ballots.multi_label(**given).tolist()}
+    public = dict(given)
+    scores = public.pop("scores")
+    return _encoded(MULTI_LABEL, scores, classes=len(scores[0]), **public)
 
 
 _COUNTS = [[3, 0, 2], [0, 1, 0], [0, 0, 0]]
@@ -196,11 +207,13 @@ def _seal(given: Given) -> Given:
     spec = Spec.seal(_message(given))
     layouts = dict.fromkeys(spec.layouts) if spec.message.verified else {}
     plan = spec.plan()
+    engine = ENGINES.by_code(spec.message.engine)
+    assert engine is not None
     return {
         "wire": spec.wire.hex(),
         "digest": spec.digest.hex(),
         "total_bound": spec.total_bound,
-        "ring_bits": ring_bits(ENGINES[spec.message.engine], spec.total_bound),
+        "ring_bits": engine.ring_bits(spec.total_bound),
         "agent_variance": spec.agent_variance,
         "noise_bounds": [layout.bound for layout in layouts],
         "rows": spec.rows,

@@ -3,7 +3,7 @@ either is noticed.
 
 What is here must not change by accident: parties, agents and dealers of two versions, or of two
 implementations, would compute different things. Who means to change it writes the files anew with
-`python -m tests.vectors`, and reads what changed.
+`python -m tests.security.vectors`, and reads what changed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.party.servicer import servicer
+from aggregator.party import servicer
 from mpc_vote.argmax.crypten.triples import TripleKind, Triples
-from mpc_vote.argmax.table.engine import engine, level
+from mpc_vote.argmax.table import engine, level
 from mpc_vote.argmax.table.level import LevelTables
 from mpc_vote.mpc import channel, cut_and_choose, preprocessing, ring, sharing
 from mpc_vote.mpc.channel import Channel
@@ -138,7 +138,7 @@ def test_the_second_implementation_is_independent(path: Path) -> None:
         elif isinstance(node, ast.ImportFrom):
             assert node.module is not None and node.level == 0
             imported.add(node.module)
-    own = {name for name in imported if f"{name}.".startswith("tests.vectors.independent.")}
+    own = {name for name in imported if f"{name}.".startswith("tests.security.vectors.independent.")}
     packages = {name.partition(".")[0] for name in imported - own}
     assert packages <= {"cryptography", *sys.stdlib_module_names}
 
@@ -146,14 +146,14 @@ def test_the_second_implementation_is_independent(path: Path) -> None:
 KEYS = st.lists(st.binary(min_size=32, max_size=32), min_size=2, max_size=4)
 BOOLEANS = st.booleans()
 ITEMS = st.one_of(
-    st.tuples(st.just("Triples"), st.integers(1, 3), st.integers(1, 20)),
+    st.tuples(st.just("triples"), st.integers(1, 3), st.integers(1, 20)),
     st.tuples(
-        *(st.just("LevelTables"), st.integers(1, 3), st.integers(2, 5), st.integers(13, 31)),
+        *(st.just("level"), st.integers(1, 3), st.integers(2, 5), st.integers(13, 31)),
         *(st.integers(1, 64), BOOLEANS, BOOLEANS),
     ),
-    st.tuples(st.just("Rotation"), st.integers(1, 4), st.integers(2, 9)),
+    st.tuples(st.just("rotation"), st.integers(1, 4), st.integers(2, 9)),
     st.tuples(
-        *(st.just("BitConversion"), st.integers(0, 4), st.integers(1, 5)),
+        *(st.just("bit_conversion"), st.integers(0, 4), st.integers(1, 5)),
         *(st.integers(1, 20), st.integers(13, 64)),
     ),
 )
@@ -202,7 +202,7 @@ class TestBeyondTheFiles:
                 {
                     "session": session.id,
                     "parties": list(session.parties),
-                    "runs": [[1, ["Triples", 1, 2], ["LevelTables", 1, 3, 14, 2, False, True]]],
+                    "runs": [[1, ["triples", 1, 2], ["level", 1, 3, 14, 2, False, True]]],
                     "copies": session.copies,
                     "seeds": [[seed.hex() for seed in own] for own in seeds],
                     "coins": [coin.hex() for coin in coins],

@@ -103,7 +103,7 @@ def attacked(
     found = run_committee(PARTIES, party)
     bits = spec.message.ring_bits
     total = ring.signed(np.add.reduce([rows for rows, _ in found]), bits)
-    cells = total[:, 1] if spec.multi_label else total
+    cells = total[:, 1] if spec.ballot.attributes else total
     return cells.reshape(QUERIES, CLASSES), found[LIAR][1]
 
 

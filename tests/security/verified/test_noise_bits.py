@@ -11,7 +11,7 @@ import pytest
 from mpc_vote.privacy.noise import SkellamSampler
 from mpc_vote.simulation.vote import simulated_spec
 from mpc_vote.verified.encoding import encode
-from mpc_vote.voting.ballots import ONE_HOT, one_hot
+from mpc_vote.voting.ballots import ONE_HOT
 from tests.unit.verified.plain import counted
 
 CLASSES, QUERIES = 10, 400
@@ -35,6 +35,6 @@ def test_few_agents_with_noise_at_its_bound_choose_nearly_all_labels(
             labels = np.full(QUERIES, WANTED)
             pushed = np.where(np.arange(CLASSES) == WANTED, layout.bound, -layout.bound)
             noise = np.tile(pushed, (QUERIES, 1))
-        bits = encode(layout, one_hot(labels, CLASSES, spec.message.fraction_bits), noise)
+        bits = encode(layout, spec.encode(f"agent-{number}", labels), noise)
         totals += counted(layout, bits)
     assert (totals.argmax(axis=1) == WANTED).mean() >= least

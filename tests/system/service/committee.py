@@ -22,7 +22,6 @@ from mpc_vote.mpc import ring
 from mpc_vote.mpc.sharing import Share, split
 from mpc_vote.pki.identity import Identity, Role
 from mpc_vote.proto.mpcvote.v1 import common_pb2, party_pb2, party_pb2_grpc
-from mpc_vote.voting import ballots
 from mpc_vote.voting.spec import Spec
 from tests.system.service.support import QUIET, SECONDS, Labels
 
@@ -112,7 +111,7 @@ class Committee:
 
     async def submit(self, spec: Spec, agent: str, labels: Labels) -> bytes:
         """An honest agent's ballot, to every party; returns the submission's id."""
-        units = ballots.one_hot(labels, spec.message.classes, spec.message.fraction_bits)
+        units = spec.encode(agent, labels)
         explicit = spec.explicit_rank(agent)
         shares = split(units, len(self.stubs), explicit, spec.message.ring_bits)
         submission = os.urandom(16)

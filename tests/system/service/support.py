@@ -35,21 +35,20 @@ from agent_node.agent import Agent
 from agent_node.command import serve_agent
 from agent_node.settings import AgentSettings
 from agent_node.startup import open_agent
-from agent_node.voting import Voter, prepare
+from agent_node.voting import prepare
 from mpc_vote.app import config
 from mpc_vote.client import AsyncLabelClient, Plan
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.data.partition import save_part
 from mpc_vote.errors import ErrorKind, VoteError
+from mpc_vote.learning.voters import Voter
 from mpc_vote.learning.voters.knn import KnnVoter
 from mpc_vote.pki.identity import Credentials, Identity, Role
 from mpc_vote.privacy.ledger import Ledger, Spend
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, agent_pb2_grpc, common_pb2
 from mpc_vote.testbed.cluster import Cluster
 from mpc_vote.transport import rpc
-from mpc_vote.voting import ballots
 from mpc_vote.voting.ballots import KNN_COUNT, BallotKind
-from mpc_vote.voting.spec import default_fraction_bits
 
 QUIET = 1e-5
 """A sigma at which a round of thousands of queries carries no noise at all, almost surely."""
@@ -100,13 +99,14 @@ class Group:
     ) -> npt.NDArray[np.int64]:
         """The plain sum of these agents' ballots, which nobody in the service ever sees."""
         names = list(self.ks) if agents is None else agents
-        bits = default_fraction_bits(kind, [self.ks[name] for name in self.ks])
-        encode = ballots.knn_count if kind is KNN_COUNT else ballots.knn_frequency
+        bits = kind.default_fraction_bits([self.ks[name] for name in self.ks])
         total = np.zeros((len(queries), self.classes), dtype=np.int64)
         for name in names:
             part, k = self.parts[name], self.ks[name]
             voter = KnnVoter(part.x, part.y, part.classes, k)
-            total += encode(voter.counts(queries), k, bits)
+            total += kind.encode(
+                voter.counts(queries), classes=self.classes, fraction_bits=bits, k=k
+            )
         return total
 
     def winners(

@@ -251,7 +251,7 @@ async def test_the_budget_of_a_running_agent_is_a_query(fragile: Service, farms:
     folder = ledger_of(fragile, "turncoat").parent
     lives: list[tuple[str, dict[str, str], list[BallotKind]]] = [
         ("asker", {}, [KNN_COUNT, KNN_FREQUENCY]),
-        ("another", {"method": "ae"}, [ONE_HOT]),
+        ("another", {"voter": "network"}, [ONE_HOT]),
     ]
     for name, flags, ballots in lives:
         async with (
@@ -267,7 +267,7 @@ async def test_the_budget_of_a_running_agent_is_a_query(fragile: Service, farms:
             )
     spends = spends_of(fragile, "turncoat")
     assert [spend.note for spend in spends] == [
-        f"{kind.value}, sigma 25" for _, _, ballots in lives for kind in ballots
+        f"{kind.name}, sigma 25" for _, _, ballots in lives for kind in ballots
     ]
     assert [row["round_id"] for row in figures["spends"]] == [s.round_id for s in spends]
     assert (figures["rounds"], figures["queries"], figures["delta"]) == (3, 3 * ROWS, DELTA)

@@ -19,8 +19,8 @@ import grpc.aio
 import numpy as np
 import pytest
 
+from aggregator.party import peers
 from aggregator.party.peers import PeerChannel, PeerServicer
-from aggregator.party.servicer import peers
 from mpc_vote.errors import ErrorKind
 from mpc_vote.mpc.sharing import Share
 from mpc_vote.pki.identity import Identity, Role

@@ -31,13 +31,14 @@ from aggregator.party.journal import RoundJournal
 from aggregator.party.peers import PeerServicer
 from aggregator.party.preprocessing import DealtMaterial, MaterialPool, ask
 from aggregator.party.servicer import PartyServicer, _Session
-from mpc_vote.argmax.crypten.triples import TripleKind, Triples
+from mpc_vote.argmax.crypten.triples import MAX_TRIPLES, TripleKind, Triples
 from mpc_vote.argmax.engine import Engine, label_bits, session_plan
-from mpc_vote.argmax.one_hot import Rotation
-from mpc_vote.argmax.registry import LOG_REDUCTION, TABLE, EngineKind
+from mpc_vote.argmax.one_hot import MAX_ROTATED, Rotation
+from mpc_vote.argmax.registry import ENGINES, LOG_REDUCTION, TABLE, EngineKind
 from mpc_vote.argmax.table.grouping import choose_groups
-from mpc_vote.argmax.table.level import MAX_BITS, MAX_GROUP, MIN_BITS, LevelTables
+from mpc_vote.argmax.table.level import MAX_BITS, MAX_COMPARISONS, MAX_GROUP, MIN_BITS, LevelTables
 from mpc_vote.errors import ErrorKind, VoteError
+from mpc_vote.mpc import ring
 from mpc_vote.mpc.channel import Channel
 from mpc_vote.mpc.cut_and_choose import (
     DIGEST_BYTES,
@@ -567,7 +568,7 @@ BAD_PLANS: dict[str, list[dealer_pb2.DealRun]] = {
     "triples of no kind": [_run(_triples(0, 1))],
     "triples of an unknown kind": [_run(_triples(99, 1))],
     "no triples": [_run(_triples(1, 0))],
-    "too many triples": [_run(_triples(1, codec.MAX_TRIPLES + 1))],
+    "too many triples": [_run(_triples(1, MAX_TRIPLES + 1))],
     "more triples than memory": [_run(_triples(1, 2**32 - 1))],
     "too many items": [_run(*[_triples(1, 1)] * (codec.MAX_ITEMS + 1))],
     "too many items in all": [_run(*[_triples(1, 1)] * (codec.MAX_ITEMS // 2 + 1))] * 2,
@@ -575,7 +576,7 @@ BAD_PLANS: dict[str, list[dealer_pb2.DealRun]] = {
     "no times": [_run(_triples(1, 1), times=0)],
     "too many times": [_run(_triples(1, 1), times=codec.MAX_TIMES + 1)],
     "no vectors": [_run(_level(vectors=0))],
-    "too many vectors": [_run(_level(vectors=codec.MAX_COMPARISONS // 6 + 1))],
+    "too many vectors": [_run(_level(vectors=MAX_COMPARISONS // 6 + 1))],
     "more vectors than memory": [_run(_level(vectors=2**32 - 1, group=2))],
     "no group": [_run(_level(group=0))],
     "a group of one": [_run(_level(group=1))],
@@ -584,9 +585,9 @@ BAD_PLANS: dict[str, list[dealer_pb2.DealRun]] = {
     "too small a ring": [_run(_level(bits=MIN_BITS - 1))],
     "too large a ring": [_run(_level(bits=MAX_BITS + 1))],
     "no label bits": [_run(_level(label_bits=0))],
-    "too many label bits": [_run(_level(label_bits=codec.MAX_LABEL_BITS + 1))],
+    "too many label bits": [_run(_level(label_bits=ring.WORD_BITS + 1))],
     "no rows": [_run(_rotation(0, 10))],
-    "too many rows": [_run(_rotation(codec.MAX_TRIPLES // 16 + 1, 10))],
+    "too many rows": [_run(_rotation(MAX_ROTATED // 16 + 1, 10))],
     "one class": [_run(_rotation(1, 1))],
     "no class": [_run(_rotation(1, 0))],
     "too many classes": [_run(_rotation(1, MAX_CLASSES + 1))],
@@ -634,10 +635,10 @@ async def test_the_dealer_refuses_malformed_requests(
 
 
 LARGEST: dict[str, LevelTables | Triples | Rotation] = {
-    "triples": Triples(TripleKind.CONJUNCTION, codec.MAX_TRIPLES),
-    "one pair": LevelTables(codec.MAX_COMPARISONS, 2, MAX_BITS, codec.MAX_LABEL_BITS, True, False),
+    "triples": Triples(TripleKind.CONJUNCTION, MAX_TRIPLES),
+    "one pair": LevelTables(MAX_COMPARISONS, 2, MAX_BITS, ring.WORD_BITS, True, False),
     "one vector": LevelTables(1, MAX_GROUP, MIN_BITS, 1, False, True),
-    "a rotation": Rotation(codec.MAX_TRIPLES // 1_024, MAX_CLASSES),
+    "a rotation": Rotation(MAX_ROTATED // 1_024, MAX_CLASSES),
 }
 
 
@@ -664,18 +665,16 @@ levels = st.builds(
     vectors=st.integers(1, 100),
     group=st.integers(2, 30),
     bits=st.integers(MIN_BITS, MAX_BITS),
-    label_bits=st.integers(1, codec.MAX_LABEL_BITS),
+    label_bits=st.integers(1, ring.WORD_BITS),
     labelled=st.booleans(),
     last=st.booleans(),
 )
-triples = st.builds(
-    Triples, kind=st.sampled_from(TripleKind), count=st.integers(1, codec.MAX_TRIPLES)
-)
+triples = st.builds(Triples, kind=st.sampled_from(TripleKind), count=st.integers(1, MAX_TRIPLES))
 rotations = st.builds(Rotation, rows=st.integers(1, 100), classes=st.integers(2, MAX_CLASSES))
 runs = st.builds(
     Run,
     items=st.lists(levels | triples | rotations, min_size=1, max_size=8).map(tuple),
-    times=st.integers(1, codec.MAX_DEALT // 40),
+    times=st.integers(1, codec.MAX_REPEATED_ITEMS // 40),
 )
 
 
@@ -719,14 +718,14 @@ def test_the_dealer_takes_crypten_plans_for_every_round_that_can_be_asked_for(
 # Parts that are dealt over the wire fit together
 
 
-ENGINES = [
+ENGINES_DEALT_TO = [
     TABLE.make(14),
     TABLE.make(20, (3, 2)),
     LOG_REDUCTION.make(64),
 ]
 
 
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
+@pytest.mark.parametrize("engine", ENGINES_DEALT_TO, ids=lambda engine: engine.name)
 @pytest.mark.parametrize("parties", [PAIR, TRIO], ids=["two parties", "three parties"])
 async def test_parties_find_the_winners_with_what_they_are_dealt(
     dealer: Dealer, engine: Engine, parties: list[str]

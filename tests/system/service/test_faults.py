@@ -481,7 +481,7 @@ async def test_a_round_that_fails_uncharged_gives_promised_budgets_back(
     """The agent's budget is for either round; the first fails long before its deadline."""
     vote = {"sigma": 25.0, "ballot": ONE_HOT, "collusion": 0, "answer_seconds": 60}
     async with (
-        fragile.extra_agent("keeper", farms, method="ae", budget_instance="1.85"),
+        fragile.extra_agent("keeper", farms, voter="network", budget_instance="1.85"),
         fragile.client() as client,
     ):
         async with (

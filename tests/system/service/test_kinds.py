@@ -27,8 +27,7 @@ from mpc_vote.learning.voters.knn import AttributeVoter
 from mpc_vote.learning.voters.local_model import ModelVoter
 from mpc_vote.pki.identity import Credentials, Identity, Role, channel_options
 from mpc_vote.testbed.cluster import Cluster
-from mpc_vote.voting import ballots
-from mpc_vote.voting.ballots import MULTI_LABEL
+from mpc_vote.voting.ballots import MULTI_LABEL, ONE_HOT
 from tests.system.service.support import QUIET, points
 
 ATTRIBUTES = 4
@@ -54,7 +53,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         save_part(directory / f"{name}.npz", part)
         agents[name] = {"data": str(directory / f"{name}.npz"), "neighbours": "7"}
     for number, name in enumerate(MODELS):
-        agents[name] |= {"method": "ae", "seed": str(number)}
+        agents[name] |= {"voter": "network", "seed": str(number)}
     running = Cluster(directory, 2, agents)
     running.issue()
     try:
@@ -81,7 +80,7 @@ def test_an_attribute_is_a_yes_when_more_than_half_of_the_agents_say_so(
     votes = np.zeros((60, ATTRIBUTES), dtype=np.int64)
     for part in FACES.values():
         scores = AttributeVoter(part.x, part.y, ATTRIBUTES, 7).scores(queries)
-        votes += ballots.multi_label(scores, tau, 0)
+        votes += MULTI_LABEL.encode(scores, classes=ATTRIBUTES, fraction_bits=0, tau=tau)
     assert (votes == 2).any(), "no tie among these queries: the test would not see its rule"
     assert np.array_equal(result.labels, votes > len(FACES) / 2)
     assert result.contributors == len(FACES)
@@ -110,7 +109,7 @@ def test_local_models_vote_by_their_predictions(client: LabelClient) -> None:
     votes = np.zeros((40, CLASSES), dtype=np.int64)
     for seed, part in enumerate(MODELS.values()):
         model = ModelVoter.train(part.x, part.y, CLASSES, seed)
-        votes += ballots.one_hot(model.predict(queries), CLASSES, 0)
+        votes += ONE_HOT.encode(model.predict(queries), classes=CLASSES, fraction_bits=0)
     assert np.array_equal(result.labels, votes.argmax(axis=1))
 
 

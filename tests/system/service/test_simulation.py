@@ -7,13 +7,12 @@ import contextlib
 import numpy as np
 
 from agent_node.agent import Agent
-from agent_node.voting import Ballot
 from mpc_vote.client import Plan
 from mpc_vote.data.embedded import load_embedded
 from mpc_vote.data.partition import split_skewed
 from mpc_vote.privacy.noise import SkellamSampler
 from mpc_vote.simulation.vote import seeded, simulated_spec, vote
-from mpc_vote.voting.ballots import KNN_COUNT, ONE_HOT
+from mpc_vote.voting.ballots import KNN_COUNT, ONE_HOT, IntArray
 from mpc_vote.voting.spec import Spec
 from tests.system.service.support import Service, attends, join, until
 
@@ -23,7 +22,7 @@ AGENTS, QUERIES, SIGMA, SEED = 6, 80, 6.0, 11
 class _Seeded(Agent):
     """An agent whose noise can be repeated."""
 
-    def _noise(self, spec: Spec) -> Ballot:
+    def _noise(self, spec: Spec) -> IntArray:
         shape = (spec.message.queries, spec.message.classes)
         return SkellamSampler(spec.agent_variance).sample(shape, seeded(SEED, self._name))
 
@@ -31,8 +30,8 @@ class _Seeded(Agent):
 async def test_simulation_and_service_give_the_same_labels(service: Service) -> None:
     parts = split_skewed(load_embedded(), AGENTS, QUERIES, 500, 0, 4)
     flags = {
-        "knn": ("--method=knn", "--features=strokes", "--neighbours=4"),
-        "ae": ("--method=ae",),
+        "knn": ("--voter=knn", "--features=strokes", "--neighbours=4"),
+        "ae": ("--voter=network",),
     }
     kinds = {"knn": KNN_COUNT, "ae": ONE_HOT}
     for method, kind in kinds.items():
@@ -48,7 +47,10 @@ async def test_simulation_and_service_give_the_same_labels(service: Service) -> 
             result = await client.label(parts.public.x, plan)
         roster = {name: voter.k for name, voter in voters.items()}
         spec = simulated_spec(kind, QUERIES, 10, roster, SIGMA, quorum=AGENTS, collusion=1)
-        cast = {name: voter.vote(spec, parts.public.x) for name, voter in voters.items()}
+        cast = {
+            name: spec.encode(name, voter.vote(parts.public.x, kind))
+            for name, voter in voters.items()
+        }
         simulated = vote(spec, cast, SEED)[:, 0]
         assert result.contributors == AGENTS
         assert np.array_equal(result.labels, simulated)

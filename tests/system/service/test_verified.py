@@ -9,13 +9,19 @@ import numpy as np
 import pytest
 
 from agent_node.agent import Agent
-from agent_node.voting import Ballot
 from mpc_vote.client import AsyncLabelClient, LabelResult, Plan
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.errors import ErrorKind
 from mpc_vote.mpc.sharing import Share, split
 from mpc_vote.verified.encoding import split_bits
-from mpc_vote.voting.ballots import KNN_COUNT, KNN_FREQUENCY, MULTI_LABEL, ONE_HOT, BallotKind
+from mpc_vote.voting.ballots import (
+    KNN_COUNT,
+    KNN_FREQUENCY,
+    MULTI_LABEL,
+    ONE_HOT,
+    BallotKind,
+    IntArray,
+)
 from mpc_vote.voting.spec import Spec
 from tests.system.service.support import QUIET, Service, attends, join, refused, until
 
@@ -26,7 +32,7 @@ class _Stuffer(Agent):
     """Shares twenty votes for the last class; or where it can't, all of its votes, or yes to
     every attribute, and the most noise."""
 
-    def _share(self, spec: Spec, ballot: Ballot) -> list[Share]:
+    def _share(self, spec: Spec, ballot: IntArray) -> list[Share]:
         parties, explicit = len(spec.parties), spec.explicit_rank(self._name)
         if spec.message.verified:
             layout = spec.layout(self._name)
@@ -48,14 +54,14 @@ def _points(label: Sequence[int]) -> Dataset:
 
 @contextlib.asynccontextmanager
 async def _agents(
-    service: Service, prefix: str, label: Sequence[int], liars: int, method: str = "knn"
+    service: Service, prefix: str, label: Sequence[int], liars: int, voter: str = "knn"
 ) -> AsyncIterator[AsyncLabelClient]:
     """Honest agents that all say the same, and liars; a client."""
     async with contextlib.AsyncExitStack() as stack:
         names = [f"{prefix}-{number}" for number in range(HONEST + liars)]
         for number, name in enumerate(names):
             kind = Agent if number < HONEST else _Stuffer
-            flags = (f"--method={method}", "--neighbours=1")
+            flags = (f"--voter={voter}", "--neighbours=1")
             await join(stack, service, name, _points(label), kind, *flags)
         client = await stack.enter_async_context(service.client())
         await until(lambda: attends(client, *names), "all attend")
@@ -73,7 +79,7 @@ async def test_votes_for_one_class_can_be_stuffed_only_where_they_are_not_verifi
     service: Service, verified: bool
 ) -> None:
     """Whatever bits come, they are one vote."""
-    async with _agents(service, f"model-{verified}".lower(), [2], 1, "ae") as client:
+    async with _agents(service, f"model-{verified}".lower(), [2], 1, "network") as client:
         result = await _label(client, ballot=ONE_HOT, verified=verified)
     assert result.contributors == HONEST + 1
     assert set(result.labels.tolist()) == ({2} if verified else {CLASSES - 1})
@@ -107,7 +113,7 @@ async def test_who_says_yes_to_everything_has_one_vote_for_each_attribute(
 async def test_ballots_are_verified_unless_somebody_says_no(
     service: Service, ballot: BallotKind
 ) -> None:
-    prefix, said = ballot.value.replace("_", "-"), [1, 0, 0, 1, 0]
+    prefix, said = ballot.name.replace("_", "-"), [1, 0, 0, 1, 0]
     several = ballot is MULTI_LABEL
     async with _agents(service, prefix, said if several else [1], 0) as client:
         plan = {"ballot": ballot, "tau": 2 if several else None}
@@ -124,5 +130,5 @@ async def test_frequency_ballots_can_not_be_verified(
         result = await _label(client, ballot=KNN_FREQUENCY)
         assert set(result.labels.tolist()) == {1}
         assert result.spec is not None and not result.spec.verified
-        with refused(ErrorKind.SPEC_INVALID, "use count ballots"):
+        with refused(ErrorKind.SPEC_INVALID, "use knn_count ballots"):
             await _label(client, ballot=KNN_FREQUENCY, verified=True)

@@ -13,22 +13,20 @@ from typing import Any
 
 import grpc.aio
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from agent_node.agent import Agent
 from agent_node.policy import Policy
 from agent_node.settings import AgentSettings
-from agent_node.voting import Ballot, Queries
 from mpc_vote.app import config
 from mpc_vote.privacy.accountant import epsilon
 from mpc_vote.privacy.ledger import Budget, Ledger, LedgerView
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2, party_pb2
 from mpc_vote.transport import tensors
-from mpc_vote.voting import ballots
-from mpc_vote.voting.ballots import ONE_HOT
+from mpc_vote.voting.ballots import ONE_HOT, BallotKind, IntArray
 from mpc_vote.voting.limits import MAX_ROUNDS_AT_ONCE
-from mpc_vote.voting.spec import Spec
 from tests.security.fuzz.fakes import Channel
 from tests.system.service.committee import CLASSES, ROWS, Committee
 from tests.system.service.support import SECONDS, cancelled, until
@@ -168,10 +166,10 @@ class _Spy:
         self._ledger = ledger
         self.asked: list[list[str]] = []
 
-    def vote(self, spec: Spec, queries: Queries) -> Ballot:
+    def vote(self, queries: npt.NDArray[Any], kind: BallotKind) -> IntArray:
         with LedgerView(self._ledger) as ledger:
             self.asked.append([spend.round_id for spend in ledger.spends()])
-        return ballots.one_hot(queries[:, 0].astype(np.int64), CLASSES, spec.message.fraction_bits)
+        return queries[:, 0].astype(np.int64)
 
 
 class _Table:
@@ -343,14 +341,14 @@ async def test_a_coordinator_that_hangs_up_after_go_has_one_vote_at_a_time(tmp_p
         voting, released = threading.Event(), threading.Event()
         vote, at_once = table.voter.vote, 0
 
-        def slow(spec: Spec, queries: Queries) -> Ballot:
+        def slow(queries: npt.NDArray[Any], kind: BallotKind) -> IntArray:
             nonlocal at_once
             at_once += 1
             assert at_once == 1
             voting.set()
             assert released.wait(SECONDS)
             at_once -= 1
-            return vote(spec, queries)
+            return vote(queries, kind)
 
         table.voter.vote = slow  # type: ignore[method-assign]
         first = table.announce()

@@ -24,8 +24,8 @@ from mpc_vote.privacy.accountant import epsilon
 from mpc_vote.privacy.ledger import Ledger
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2
-from mpc_vote.voting.ballots import KNN_COUNT, KNN_FREQUENCY, BallotKind
-from mpc_vote.voting.spec import BALLOT_CODES, BALLOTS, Spec
+from mpc_vote.voting.ballots import BALLOTS, KNN_COUNT, KNN_FREQUENCY, BallotKind
+from mpc_vote.voting.spec import Spec
 from tests.system.service.support import refused
 
 CLASSES = 3
@@ -170,11 +170,11 @@ def liar(**says: Any) -> agent_pb2.Capabilities:
 
 
 @pytest.mark.parametrize("others", [KNN_COUNT, KNN_FREQUENCY])
-@pytest.mark.parametrize("kind", BALLOTS.values())
+@pytest.mark.parametrize("kind", list(BALLOTS))
 def test_no_single_agent_chooses_the_kind_of_ballot(others: BallotKind, kind: BallotKind) -> None:
     """Else it would be on a roster of its own, and choose every label."""
-    honest = {f"agent-{number}": liar(ballots=[BALLOT_CODES[others]]) for number in range(3)}
-    spec = spec_for({**honest, "mallory": liar(ballots=[BALLOT_CODES[kind]], min_quorum=1)})
+    honest = {f"agent-{number}": liar(ballots=[others.code]) for number in range(3)}
+    spec = spec_for({**honest, "mallory": liar(ballots=[kind.code], min_quorum=1)})
     assert spec.ballot is others
     assert set(honest) <= set(spec.roster)
 

@@ -323,7 +323,8 @@ BAD: list[tuple[str, list[str], str]] = [
     ("certs", ["--days=1000000000"], "--days: must be a whole number of at least 1 and at most"),
     ("certs", ["--issue=[x"], "--issue: can't be read: write --issue a,b for a list"),
     ("agent", ["--neighbours=0"], "--neighbours: must be a whole number of at least 1 and at most"),
-    ("agent", ["--method=guess"], "--method: choose one of ae, knn (not 'guess')"),
+    ("agent", ["--voter=guess"], "--voter: 'guess' is unknown: choose one of knn, network, or"),
+    ("agent", ["--ballots=one_hot,zero_hot"], "--ballots: choose one of one_hot, knn_frequency"),
     ("model", ["--version=-1"], "--version: must be a whole number of at least 0, not -1"),
 ]
 # In a file, where a value has a kind of its own.

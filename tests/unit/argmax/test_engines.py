@@ -164,7 +164,7 @@ def test_the_transcript_depends_on_the_shape_only(case: Case) -> None:
         assert one.rounds == {3 * len(engine.levels(case.classes))}
 
 
-every_engine = pytest.mark.parametrize("name", ENGINES)
+every_engine = pytest.mark.parametrize("name", list(ENGINES))
 
 
 @pytest.mark.parametrize(
@@ -299,9 +299,9 @@ class TestRings:
 
     @pytest.mark.parametrize("name", STOCK)
     def test_a_stock_engine_has_one_ring_and_no_groups(self, name: EngineKind) -> None:
-        with pytest.raises(ValueError, match=f"{name} has a ring of 64 bits, no groups"):
+        with pytest.raises(ValueError, match=f"{name.name} has a ring of 64 bits, no groups"):
             name.make(25)
-        with pytest.raises(ValueError, match=f"{name} has a ring of 64 bits, no groups"):
+        with pytest.raises(ValueError, match=f"{name.name} has a ring of 64 bits, no groups"):
             name.make(64, (10,))
 
     @pytest.mark.parametrize("classes", [1, 2, 3, 4, 5, 8, 9, 10, 16, 17, 256, 257, 1_000])

@@ -43,8 +43,8 @@ from mpc_vote.privacy.ledger import LEDGER_ID, MOST_QUERIES, LedgerView, Standin
 from mpc_vote.privacy.rounding import shown
 from mpc_vote.privacy.sensitivity import Sensitivity
 from mpc_vote.proto.mpcvote.v1 import common_pb2
-from mpc_vote.voting.ballots import KNN_COUNT, MULTI_LABEL, BallotKind
-from mpc_vote.voting.spec import BALLOT_CODES, KNN_BALLOTS, Spec, default_fraction_bits
+from mpc_vote.voting.ballots import BALLOTS, KNN_COUNT, MULTI_LABEL, BallotKind
+from mpc_vote.voting.spec import Spec
 
 DELTA = 1e-5
 VOTE = SkellamVote(10, 256 * 625.0, Sensitivity(16, 256), Sensitivity(32, 512))
@@ -52,7 +52,7 @@ VOTE = SkellamVote(10, 256 * 625.0, Sensitivity(16, 256), Sensitivity(32, 512))
 CHILD = """
 import sys
 from pathlib import Path
-from mpc_vote.voting.ballots import Sensitivity
+from mpc_vote.privacy.sensitivity import Sensitivity
 from mpc_vote.privacy import Budget, BudgetExhausted, Ledger, SkellamVote
 vote = SkellamVote(10, 256 * 625.0, Sensitivity(16, 256), Sensitivity(32, 512))
 path, name, count, limit = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
@@ -630,7 +630,7 @@ both_roles = pytest.mark.parametrize("role", [as_coordinator, as_agent])
 
 def spec(round_id: str, kind: BallotKind = KNN_COUNT, queries: int = 10) -> Spec:
     """A round of three agents."""
-    knn = kind in KNN_BALLOTS
+    knn = kind.needs_k
     message = common_pb2.RoundSpec(
         round_id=round_id,
         queries_digest=bytes(32),
@@ -638,8 +638,8 @@ def spec(round_id: str, kind: BallotKind = KNN_COUNT, queries: int = 10) -> Spec
         query_dtype=common_pb2.DTYPE_FLOAT32,
         query_shape=[5],
         classes=3,
-        ballot=BALLOT_CODES[kind],
-        fraction_bits=default_fraction_bits(kind, [5]),
+        ballot=kind.code,
+        fraction_bits=kind.default_fraction_bits([5]),
         sigma=25.0,
         roster=[common_pb2.RosterEntry(agent=a, k=5 if knn else 0) for a in ("ann", "bo", "cy")],
         quorum=3,
@@ -675,7 +675,7 @@ def test_a_role_finds_its_spend_on_disk_when_it_may_go_on(role: Any, path: Path)
 
 @both_roles
 def test_a_role_composes_all_methods_over_all_its_lives(role: Any, path: Path) -> None:
-    charged = [spec(f"r{number}", kind) for number, kind in enumerate([*BallotKind] * 2)]
+    charged = [spec(f"r{number}", kind) for number, kind in enumerate([*BALLOTS] * 2)]
     for one in charged:
         with role(path, Budget(50.0, 50.0, DELTA)) as charge:
             charge(one)

@@ -6,6 +6,7 @@ import decimal
 import itertools
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -32,10 +33,7 @@ from mpc_vote.privacy import (
 )
 from mpc_vote.privacy.pld import _log_skellam, pld_epsilon
 from mpc_vote.privacy.sensitivity import Sensitivity
-from mpc_vote.voting.ballots import (
-    ONE_HOT,
-    one_hot,
-)
+from mpc_vote.voting.ballots import ONE_HOT
 
 Law = npt.NDArray[np.float64]
 
@@ -154,8 +152,9 @@ class TestNeverBelowTheTruth:
             ONE_HOT.agent_sensitivity(fraction_bits=bits),
             ONE_HOT.instance_sensitivity(fraction_bits=bits),
         )
-        others = one_hot(labels, classes, bits).sum(axis=0)
-        with_own, with_new = (others + one_hot([label], classes, bits)[0] for label in (own, new))
+        cast = partial(ONE_HOT.encode, classes=classes, fraction_bits=bits)
+        others = cast(labels).sum(axis=0)
+        with_own, with_new = (others + cast([label])[0] for label in (own, new))
         first = times(argmax_law(with_own, noise), queries)
         for level, neighbour in ((Level.AGENT, others), (Level.INSTANCE, with_new)):
             second = times(argmax_law(neighbour, noise), queries)

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from mpc_vote.privacy.noise import SkellamSampler
 from mpc_vote.simulation.vote import count, seeded, simulated_spec, vote
-from mpc_vote.voting import ballots
 from mpc_vote.voting.ballots import KNN_COUNT, MULTI_LABEL, ONE_HOT, BallotKind
 
 QUIET = 1e-5
@@ -26,9 +25,7 @@ def test_without_noise_it_is_the_plain_argmax_with_ties_to_the_lower_class(
 ) -> None:
     rng = np.random.default_rng(seed)
     spec = simulated_spec(ONE_HOT, 30, classes, roster(agents), QUIET, parties=parties)
-    cast = {
-        name: ballots.one_hot(rng.integers(classes, size=30), classes, 4) for name in spec.roster
-    }
+    cast = {name: spec.encode(name, rng.integers(classes, size=30)) for name in spec.roster}
     want = np.argmax(sum(cast.values()), axis=1)
     assert np.array_equal(vote(spec, cast, 0)[:, 0], want)
 

@@ -26,7 +26,7 @@ from mpc_vote.testbed.audit import voters
 from mpc_vote.testbed.audit.agents import _Colluder
 from mpc_vote.testbed.audit.labels import Case, Scene
 from mpc_vote.voting import ballots
-from mpc_vote.voting.ballots import BallotKind, IntArray
+from mpc_vote.voting.ballots import BALLOTS, IntArray
 
 SURE = ["--confidence", "0.99999999"]
 SMALL = ["--agents", "4", "--parties", "2", "--votes", "60000", *SURE]
@@ -55,7 +55,7 @@ def test_a_claim_that_holds_is_not_refuted_and_the_limits_of_that_are_told(
         assert attack["runs"] in ((15_000, 30_000) if attack["queries"] == 1 else (1_500,))
     moves = figures["sensitivities"]
     assert {move["level"] for move in moves} == {"agent", "instance"}
-    assert {move["ballot"] for move in moves} == {kind.value for kind in BallotKind}
+    assert {move["ballot"] for move in moves} == set(BALLOTS.names())
     assert {move["verified"] for move in moves} == {False, True}
     for move in moves:
         assert not move["exceeded"]

@@ -186,7 +186,10 @@ def test_worlds_are_neighbours_and_as_far_apart_as_the_claim_allows(scene: Scene
             at, of = np.array([placement]), np.array([target])
             cast = np.array(
                 [
-                    [scene.ballots(place, world, at, of, bits)[0] for place in range(scene.voters)]
+                    [
+                        spec.encode(name, scene.votes(place, world, at, of))[0]
+                        for place, name in enumerate(case.names()[: scene.voters])
+                    ]
                     for world in (WITHOUT, WITH)
                 ]
             )

@@ -18,15 +18,21 @@ from mpc_vote.privacy.sensitivity import Sensitivity
 from mpc_vote.testbed.audit.hostile import LARGEST, neighbours, queries
 from mpc_vote.testbed.audit.sensitivity import Measured, Move, Style, compare, measure
 from mpc_vote.testbed.audit.voters import styles
-from mpc_vote.voting import ballots
-from mpc_vote.voting.ballots import KNN_COUNT, KNN_FREQUENCY, MULTI_LABEL, BallotKind, IntArray
-from mpc_vote.voting.spec import VERIFIED_BALLOTS
+from mpc_vote.voting.ballots import (
+    BALLOTS,
+    KNN_COUNT,
+    KNN_FREQUENCY,
+    MULTI_LABEL,
+    ONE_HOT,
+    BallotKind,
+    IntArray,
+)
 
 STYLES = styles()
 
 
 def _name(style: Style) -> str:
-    return f"{style.voter}-{style.features}-{style.reach}-{style.kind.value}"
+    return f"{style.voter}-{style.features}-{style.reach}-{style.kind.name}"
 
 
 def _exceeded(found: list[Measured]) -> set[Level]:
@@ -37,7 +43,7 @@ def test_no_voter_feature_map_reach_or_ballot_is_left_out() -> None:
     combinations = {(s.kind, s.features, s.reach) for s in STYLES if s.voter == "neighbours"}
     assert len(combinations) == 2 * len(maps.FEATURE_MAPS) * 3
     assert {s.features for s in STYLES if s.voter == "attributes"} == set(maps.FEATURE_MAPS)
-    assert {s.kind for s in STYLES} == set(BallotKind)
+    assert {s.kind for s in STYLES} == set(BALLOTS)
     assert {s.voter for s in STYLES} == {"neighbours", "attributes", "local model"}
     assert len(Method) == 2
 
@@ -46,7 +52,7 @@ def test_no_voter_feature_map_reach_or_ballot_is_left_out() -> None:
 def test_no_ballot_moves_further_than_claimed_and_the_attack_is_not_idle(style: Style) -> None:
     found = measure(style)
     assert not _exceeded(found)
-    rounds = {False, True} if style.kind in VERIFIED_BALLOTS else {False}
+    rounds = {False, True} if style.kind in (ONE_HOT, KNN_COUNT, MULTI_LABEL) else {False}
     assert {each.verified for each in found} == rounds
     for each in found:
         # The worst that the claim allows is there, but for the last unit of a rounded vote.
@@ -127,19 +133,21 @@ def test_distances_that_round_by_their_place_are_found(monkeypatch: pytest.Monke
 
 
 def test_a_vote_divided_by_ones_own_records_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def own_share(counts: IntArray, k: int, fraction_bits: int) -> IntArray:
+    def own_share(counts: IntArray, fraction_bits: int, **_: int) -> IntArray:
         return (counts << fraction_bits) // np.maximum(counts.sum(axis=1), 1)[:, None]
 
-    monkeypatch.setattr(ballots, "knn_frequency", own_share)
+    monkeypatch.setattr(KNN_FREQUENCY, "encode", own_share)
     assert _exceeded(measure(_style(KNN_FREQUENCY))) == {Level.INSTANCE}
 
 
 def test_a_ballot_without_its_cap_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = ballots.multi_label
-    monkeypatch.setattr(ballots, "multi_label", lambda given, tau, bits: sound(given, 99, bits))
+    sound = MULTI_LABEL.encode
+    monkeypatch.setattr(
+        MULTI_LABEL, "encode", lambda given, **public: sound(given, **{**public, "tau": 99})
+    )
     style = _style(MULTI_LABEL)
     # A verified round would refuse such a ballot before it is shared.
-    monkeypatch.setattr("mpc_vote.testbed.audit.sensitivity.VERIFIED_BALLOTS", ())
+    monkeypatch.setattr(MULTI_LABEL, "layout", lambda *_: None)
     assert _exceeded(measure(style)) == {Level.INSTANCE, Level.AGENT}
 
 

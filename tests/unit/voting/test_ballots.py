@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,14 +18,25 @@ from mpc_vote.voting.ballots import (
     MULTI_LABEL,
     ONE_HOT,
     BallotKind,
-    knn_count,
-    knn_frequency,
-    max_entry,
-    multi_label,
-    one_hot,
 )
 
 bits = st.integers(0, 10)
+
+
+def one_hot(labels: npt.ArrayLike, classes: int, f: int) -> np.ndarray:
+    return ONE_HOT.encode(labels, classes=classes, fraction_bits=f)
+
+
+def knn_frequency(counts: npt.ArrayLike, k: int, f: int) -> np.ndarray:
+    return KNN_FREQUENCY.encode(counts, classes=np.shape(counts)[-1], fraction_bits=f, k=k)
+
+
+def knn_count(counts: npt.ArrayLike, k: int, f: int) -> np.ndarray:
+    return KNN_COUNT.encode(counts, classes=np.shape(counts)[-1], fraction_bits=f, k=k)
+
+
+def multi_label(scores: npt.ArrayLike, tau: int, f: int) -> np.ndarray:
+    return MULTI_LABEL.encode(scores, classes=np.shape(scores)[-1], fraction_bits=f, tau=tau)
 
 
 def assert_within(difference: np.ndarray, bound: Sensitivity) -> None:
@@ -82,7 +94,7 @@ def test_knn_ballots_stay_within_the_agent_level_bounds(
     ):
         ballot = encode(counts, k, f)
         assert_within(ballot, kind.agent_sensitivity(fraction_bits=f, ks=[k]))
-        assert ballot.max() <= max_entry(kind, f, [k])
+        assert ballot.max() <= kind.max_entry(fraction_bits=f, ks=[k])
 
 
 @given(neighbour_counts(), bits, st.integers(0, 4), st.integers(0, 4))
@@ -107,7 +119,7 @@ def test_one_hot_ballots_stay_within_their_bounds(old: int, new: int, f: int) ->
     first, second = one_hot([old], 5, f), one_hot([new], 5, f)
     assert_within(first, ONE_HOT.agent_sensitivity(fraction_bits=f))
     assert_within(first - second, ONE_HOT.instance_sensitivity(fraction_bits=f))
-    assert first.max() == (0 if old == ABSTAIN else max_entry(ONE_HOT, f))
+    assert first.max() == (0 if old == ABSTAIN else ONE_HOT.max_entry(fraction_bits=f))
 
 
 scores = st.lists(st.floats(-2, 2), min_size=6, max_size=6)
@@ -121,7 +133,7 @@ def test_multi_label_ballots_stay_within_their_bounds(
     kind = MULTI_LABEL
     assert_within(first, kind.agent_sensitivity(fraction_bits=f, tau=tau))
     assert_within(first - second, kind.instance_sensitivity(fraction_bits=f, tau=tau))
-    assert first.max() <= max_entry(kind, f, tau=tau)
+    assert first.max() <= kind.max_entry(fraction_bits=f, tau=tau)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +153,7 @@ def test_sensitivities_at_four_bits(
     assert (moved.l1, moved.l2_squared) == agent
     moved = kind.instance_sensitivity(fraction_bits=4, ks=ks, tau=2)
     assert (moved.l1, moved.l2_squared) == instance
-    assert max_entry(kind, 4, ks, 2) == entry
+    assert kind.max_entry(fraction_bits=4, ks=ks, tau=2) == entry
 
 
 def test_the_promised_sensitivities_are_reached() -> None:
@@ -173,7 +185,7 @@ def test_the_promised_sensitivities_are_reached() -> None:
         lambda: KNN_COUNT.agent_sensitivity(fraction_bits=4),
         lambda: KNN_FREQUENCY.instance_sensitivity(fraction_bits=4, ks=[3, 0]),
         lambda: MULTI_LABEL.agent_sensitivity(fraction_bits=4),
-        lambda: max_entry(MULTI_LABEL, 4, tau=0),
+        lambda: MULTI_LABEL.max_entry(fraction_bits=4, tau=0),
         lambda: Sensitivity(0, 1),
     ],
 )

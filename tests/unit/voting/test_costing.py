@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from mpc_vote.privacy import GaussianVote, Level
 from mpc_vote.proto.mpcvote.v1 import common_pb2
 from mpc_vote.simulation import published
-from mpc_vote.voting.ballots import KNN_COUNT, KNN_FREQUENCY, MULTI_LABEL, ONE_HOT, BallotKind
+from mpc_vote.voting.ballots import (
+    BALLOTS,
+    KNN_COUNT,
+    KNN_FREQUENCY,
+    MULTI_LABEL,
+    ONE_HOT,
+    BallotKind,
+)
 from mpc_vote.voting.costing import (
     LEAST_SIGMA,
     MAX_QUERIES,
@@ -29,7 +36,7 @@ from mpc_vote.voting.costing import (
     solve_queries,
     solve_sigma,
 )
-from mpc_vote.voting.spec import BALLOT_CODES, KNN_BALLOTS, Spec, default_fraction_bits
+from mpc_vote.voting.spec import Spec
 
 FREQUENCY, COUNT = KNN_FREQUENCY, KNN_COUNT
 
@@ -51,14 +58,14 @@ def skellam(plan: Plan) -> Plan:
     return replace(plan, noise=Noise.SKELLAM)
 
 
-@pytest.mark.parametrize("ballot", list(BallotKind))
+@pytest.mark.parametrize("ballot", list(BALLOTS))
 def test_a_skellam_plan_is_accounted_as_the_service_charges_it(ballot: BallotKind) -> None:
-    ks = (3, 7, 20) if ballot in KNN_BALLOTS else ()
+    ks = (3, 7, 20) if ballot.needs_k else ()
     tau = 4 if ballot is MULTI_LABEL else None
     message = common_pb2.RoundSpec(
         queries=60,
-        ballot=BALLOT_CODES[ballot],
-        fraction_bits=default_fraction_bits(ballot, list(ks)),
+        ballot=ballot.code,
+        fraction_bits=ballot.default_fraction_bits(list(ks)),
         sigma=7.3,
         roster=[common_pb2.RosterEntry(agent=f"a{i}", k=k) for i, k in enumerate(ks or (0, 0, 0))],
         quorum=3,

@@ -13,12 +13,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from mpc_vote.argmax.registry import ENGINES
 from mpc_vote.argmax.table.level import MAX_BITS, MAX_GROUP, MIN_BITS
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.privacy import noise
 from mpc_vote.proto.mpcvote.v1 import common_pb2
-from mpc_vote.voting import spec
-from mpc_vote.voting.ballots import KNN_COUNT, KNN_FREQUENCY, MAX_FRACTION_BITS, ONE_HOT, BallotKind
+from mpc_vote.voting import limits
+from mpc_vote.voting.ballots import BALLOTS, KNN_COUNT, KNN_FREQUENCY, ONE_HOT, BallotKind
+from mpc_vote.voting.ballots.kind import MAX_FRACTION_BITS
 from mpc_vote.voting.spec import Spec
 
 RoundSpec = common_pb2.RoundSpec
@@ -82,7 +84,7 @@ MULTI = changed(ballot=common_pb2.BALLOT_KIND_MULTI_LABEL)
 
 REFUSALS: dict[str, tuple[Change, str]] = {
     "no queries": (changed(queries=0), "queries must be 1 to 10000"),
-    "too many queries": (changed(queries=spec.MAX_QUERIES + 1), "queries must be 1 to 10000"),
+    "too many queries": (changed(queries=limits.MAX_QUERIES + 1), "queries must be 1 to 10000"),
     "no digest": (changed(queries_digest=b""), "digest of the queries"),
     "short digest": (changed(queries_digest=bytes(31)), "digest of the queries"),
     "one class": (changed(classes=1), "classes must be 2 to 1000"),
@@ -116,7 +118,7 @@ REFUSALS: dict[str, tuple[Change, str]] = {
     "quorum above the roster": (changed(quorum=6), "within the roster"),
     "no k": (both(KNN, rostered("a", "b", k=0), changed(quorum=2)), "k must be 1 to"),
     "k too large": (
-        both(KNN, rostered("a", "b", k=spec.MAX_K + 1), changed(quorum=2)),
+        both(KNN, rostered("a", "b", k=limits.MAX_K + 1), changed(quorum=2)),
         "k must be 1 to 1048576",
     ),
     "no tau": (both(MULTI, changed(tau=0)), "tau must be 1 to the number"),
@@ -142,14 +144,14 @@ def test_a_spec_that_does_not_hold_together_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        changed(queries=spec.MAX_QUERIES),
+        changed(queries=limits.MAX_QUERIES),
         changed(classes=2),
         changed(classes=1_000),
         both(MULTI, changed(classes=1, tau=1)),
         changed(fraction_bits=0),
         changed(quorum=5, collusion=4),
         changed(parties=[str(i) for i in range(16)]),
-        both(KNN, rostered("a", "b", k=spec.MAX_K), changed(quorum=2, fraction_bits=0)),
+        both(KNN, rostered("a", "b", k=limits.MAX_K), changed(quorum=2, fraction_bits=0)),
     ],
     ids=["queries", "two classes", "classes", "attribute", "bits", "collusion", "parties", "k"],
 )
@@ -168,7 +170,7 @@ def test_bytes_that_are_no_spec_are_refused() -> None:
 def test_totals_that_do_not_fit_the_ring_are_refused() -> None:
     made = message()
     KNN(made)
-    rostered(*map(str, range(4_096)), k=spec.MAX_K)(made)
+    rostered(*map(str, range(4_096)), k=limits.MAX_K)(made)
     changed(classes=1_000, fraction_bits=MAX_FRACTION_BITS, sigma=1e-3, quorum=4_096)(made)
     with pytest.raises(VoteError) as caught:
         Spec.seal(made)
@@ -224,7 +226,7 @@ class TestRing:
         st.floats(1e-3, 100),
         st.integers(0, 16),
         st.lists(st.integers(1, 10_000), min_size=2, max_size=40),
-        st.sampled_from(list(spec.BALLOT_CODES.values())),
+        st.sampled_from([kind.code for kind in BALLOTS]),
     )
     def test_totals_up_to_the_bound_keep_the_sign_of_their_differences(
         self, sigma: float, bits: int, ks: list[int], ballot: int
@@ -250,9 +252,9 @@ class TestRing:
     def test_totals_up_to_31_bits_are_taken_and_larger_ones_are_refused(self) -> None:
         made = tabled(sigma=1e-5, fraction_bits=9, quorum=1, collusion=0, ring_bits=MAX_BITS)
         KNN(made)
-        rostered("lone", k=spec.MAX_K - 1)(made)
+        rostered("lone", k=limits.MAX_K - 1)(made)
         assert 2**29 - 512 <= Spec.seal(made).total_bound < 2**29
-        rostered("lone", k=spec.MAX_K)(made)
+        rostered("lone", k=limits.MAX_K)(made)
         with pytest.raises(VoteError) as caught:
             Spec.seal(made)
         assert caught.value.kind is ErrorKind.RANGE_OVERFLOW
@@ -365,9 +367,9 @@ def test_explicit_shares_rotate_evenly_over_the_parties(agents: int, parties: in
     assert max(loads) - min(loads) <= 1
 
 
-@pytest.mark.parametrize("ballot", BallotKind)
+@pytest.mark.parametrize("ballot", list(BALLOTS))
 def test_the_bound_holds_for_the_worst_ballots_and_is_not_idle(ballot: BallotKind) -> None:
-    sealed = Spec.seal(message(agents=20, ballot=spec.BALLOT_CODES[ballot]))
+    sealed = Spec.seal(message(agents=20, ballot=ballot.code))
     unit = 1 << sealed.message.fraction_bits
     # Every agent puts all that its ballot may hold into one cell.
     most = {KNN_COUNT: [k * unit for k in sealed.roster.values()]}
@@ -398,8 +400,9 @@ class TestShape:
         assert (sealed.cells, sealed.width, sealed.rows, sealed.row_classes) == (40, 10, 40, 2)
 
     def test_every_engine_is_named_once_and_found_again(self) -> None:
-        assert len(spec.ENGINE_CODES) == len(spec.ENGINES)
-        for code in spec.ENGINES:
+        codes = [kind.code for kind in ENGINES]
+        assert len(set(ENGINES.names())) == len(set(codes)) == len(codes)
+        for code in codes:
             made = message()
             changed(engine=code)(made)
             if code == common_pb2.ENGINE_TABLE:
@@ -409,6 +412,6 @@ class TestShape:
 
 @given(st.lists(st.integers(1, 5_000), min_size=1, max_size=8))
 def test_default_fraction_bits_tell_one_neighbour_apart(ks: list[int]) -> None:
-    assert spec.default_fraction_bits(ONE_HOT, ks) == 4
-    bits = spec.default_fraction_bits(KNN_FREQUENCY, ks)
+    assert ONE_HOT.default_fraction_bits(ks) == 4
+    bits = KNN_FREQUENCY.default_fraction_bits(ks)
     assert 2**bits >= 16 * max(ks) > 2 ** (bits - 1)

@@ -294,10 +294,10 @@ def level(fields: Sequence[Any], keys: Sequence[bytes], index: int) -> Correctio
 
 
 ITEMS: dict[str, Callable[[Sequence[Any], Sequence[bytes], int], Correction]] = {
-    "Triples": triples,
-    "Level": level,
-    "Rotation": rotation,
-    "BitConversion": unmasking,
+    "triples": triples,
+    "level": level,
+    "rotation": rotation,
+    "bit_conversion": unmasking,
 }
 
 

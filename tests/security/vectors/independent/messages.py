@@ -89,7 +89,7 @@ def deal_request(runs: Sequence[Any]) -> bytes:
 def run_message(run: Sequence[Any]) -> bytes:
     """A `DealRun`."""
     times, *items = run
-    places = {"Triples": 1, "Level": 2, "Rotation": 3, "BitConversion": 4}
+    places = {"triples": 1, "level": 2, "rotation": 3, "bit_conversion": 4}
     message = b""
     for kind, *fields in items:
         shape = b"".join(field(place, int(value)) for place, value in enumerate(fields, start=1))

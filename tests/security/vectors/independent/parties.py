@@ -39,7 +39,7 @@ def argmax(given: Given) -> Given:
         carried = None if labels is None else [grouped(of, left, size, 0) for of in labels]
         final = depth == len(sizes) - 1
         shape = [left * rows, size, bits, label_bits, depth > 0, final]
-        parts = correct(["Level", *shape], keys, depth)[1]
+        parts = correct(["level", *shape], keys, depth)[1]
         contest = Contest(Level(shape), parts, values, carried)
         sent += contest.exchanges
         totals = [cut(own, left) for own in contest.totals]
@@ -200,7 +200,7 @@ def count(given: Given) -> Given:
     pointer_bits = layouts[0].pointer_bits
     pointers = sum(queries * of.pointers for of in layouts)
     flags = sum(queries * of.flags for of in layouts)
-    parts = correct(["BitConversion", pointers, pointer_bits, flags, bits], keys, 0)[1]
+    parts = correct(["bit_conversion", pointers, pointer_bits, flags, bits], keys, 0)[1]
     masked: list[tuple[list[int], list[int]]] = []
     for rank, part in enumerate(parts):
         read = [

@@ -67,13 +67,13 @@ def check_plan(runs: Sequence[Any]) -> None:
 
 
 def item_fits(kind: str, *fields: int) -> bool:
-    if kind == "Triples":
+    if kind == "triples":
         return fields[0] in (1, 2, 3) and 1 <= fields[1] <= 1 << 24
-    if kind == "Level":
+    if kind == "level":
         vectors, group, bits, label_bits, *_ = fields
         fits = 2 <= group <= 256 and 13 <= bits <= 31 and 1 <= label_bits <= 64
         return fits and 1 <= vectors * group * (group - 1) // 2 <= 1 << 16
-    if kind == "Rotation":
+    if kind == "rotation":
         rows, classes = fields
         return 2 <= classes <= 1000 and 1 <= rows << (classes - 1).bit_length() <= 1 << 24
     pointers, pointer_bits, flags, bits = fields

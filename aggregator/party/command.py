@@ -42,7 +42,7 @@ async def serve_party(settings: PartySettings) -> None:
         journal = stack.enter_context(
             contextlib.closing(RoundJournal(settings.data_dir / "party.db"))
         )
-        peer_servicer = PeerServicer()
+        peer_servicer = PeerServicer(peers)
         servicer = PartyServicer(
             name,
             list(settings.parties),

@@ -14,12 +14,13 @@ import hashlib
 import logging
 import os
 import time
+import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
@@ -36,7 +37,7 @@ from mpc_vote.pki.identity import Identity, Role
 from mpc_vote.proto.mpcvote.v1 import party_pb2, party_pb2_grpc
 from mpc_vote.transport import rpc, tensors
 from mpc_vote.voting.aggregation import Totals
-from mpc_vote.voting.limits import SUBMISSION_ID_BYTES
+from mpc_vote.voting.limits import MAX_SHARE_BYTES, SUBMISSION_ID_BYTES
 from mpc_vote.voting.spec import Spec
 
 log = logging.getLogger(__name__)
@@ -46,14 +47,20 @@ MAX_INTAKE_SECONDS = 3_600.0
 # An agent sends one share per round; a few rounds may be open, and a retry may overlap.
 _UPLOADS_PER_AGENT = 8
 _HEADER_SECONDS = 30.0
+# Beside packed shares, fields of a later version included: a message is kept until the next comes.
+_MAX_HEADER_BYTES = 1_024
 # How long after its deadline a round may still be aggregated.
 _LINGER_SECONDS = 600.0
+
+T = TypeVar("T")
 
 
 @dataclass
 class _Round:
     spec: Spec
     opened_by: Identity
+    # Bytes of explicit shares that there must be room for.
+    held: int
     # Dealt ahead, from the moment the round is opened; and measured while agents prepare.
     material: asyncio.Task[DealtMaterial]
     round_trips: asyncio.Task[list[float]]
@@ -151,6 +158,8 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         spec = Spec.parse(request.spec)
         self._refuse_caught()
         await self._check_reach()
+        # The dealer says how long that takes, and may have been caught meanwhile.
+        self._refuse_caught()
         known = self._rounds.get(spec.round_id)
         if known is not None:
             if known.spec.digest != spec.digest or known.opened_by != rpc.caller():
@@ -164,14 +173,16 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         if not 0 < spec.seconds_left() <= MAX_INTAKE_SECONDS:
             raise VoteError(ErrorKind.SPEC_INVALID, why="its deadline is past or too far away")
         self._forget_stale()
-        if len(self._rounds) >= MAX_OPEN_ROUNDS:
-            raise VoteError(ErrorKind.SERVICE_BUSY, got=MAX_OPEN_ROUNDS, retry_after=5.0)
+        # Who has paid must not find that there is no room: it is kept before anybody does.
+        held = spec.held_bytes(self._rank)
+        full = held + sum(one.held for one in self._rounds.values()) > MAX_SHARE_BYTES
+        if full or len(self._rounds) >= MAX_OPEN_ROUNDS:
+            raise VoteError(ErrorKind.SERVICE_BUSY, got=len(self._rounds), retry_after=5.0)
         # Holds the place while the mark is written.
         material = asyncio.create_task(self._deal(spec))
-        # Nobody may come to ask how it ended.
-        material.add_done_callback(lambda done: done.cancelled() or done.exception())
+        material.add_done_callback(_forget_failure)
         trips = asyncio.create_task(self._round_trips())
-        round_ = self._rounds[spec.round_id] = _Round(spec, rpc.caller(), material, trips)
+        round_ = self._rounds[spec.round_id] = _Round(spec, rpc.caller(), held, material, trips)
         if not await asyncio.to_thread(self._journal.open, spec.round_id):
             round_.drop_material()
             del self._rounds[spec.round_id]
@@ -191,6 +202,9 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             return await self._take(agent, request_iterator)
         finally:
             self._uploads[agent] -= 1
+            # Names of agents are without number, where somebody makes them.
+            if not self._uploads[agent]:
+                del self._uploads[agent]
 
     async def _take(
         self, agent: str, requests: AsyncIterator[party_pb2.SubmitSharesRequest]
@@ -209,7 +223,8 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
                         left = self._rounds[header.round_id].spec.seconds_left()
                         limit.reschedule(asyncio.get_running_loop().time() + left)
                     packed += request.packed
-                    if len(packed) > expected:
+                    beside = request.ByteSize() - len(request.packed)
+                    if len(packed) > expected or beside > _MAX_HEADER_BYTES:
                         raise _malformed(header, "too many bytes")
         if header is None:
             raise VoteError(ErrorKind.SHARES_MALFORMED, round="?", why="nothing was sent")
@@ -232,7 +247,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             await asyncio.wait([round_.material])
         self._refuse_caught()
         if not round_.closed:
-            round_.material.result()
+            await self._outcome(round_, round_.material)
         holdings = [
             party_pb2.Holding(agent=agent, submission_id=submission)
             for agent, (submission, _) in sorted(round_.shares.items())
@@ -261,7 +276,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         with contextlib.ExitStack() as stack:
             started = time.monotonic()
             stack.callback(round_.drop_material)
-            material = await self._material(round_)
+            material = await self._outcome(round_, round_.material)
             waited = time.monotonic() - started
             channel = await PeerChannel.open(
                 spec.round_id,
@@ -293,7 +308,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
                 bytes_received=channel.traffic.bytes_received,
                 dealer_bytes=material.received_bytes,
                 seconds=time.monotonic() - started,
-                round_trip_seconds=max(await round_.round_trips),
+                round_trip_seconds=max(await self._outcome(round_, round_.round_trips)),
                 material_seconds=session.material_seconds,
                 sum_seconds=session.sum_seconds,
             )
@@ -301,15 +316,15 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             await channel.finish()
         log.info("round %s aggregated: %d agents", spec.round_id, len(shares))
 
-    async def _material(self, round_: _Round) -> DealtMaterial:
-        """Waits for a round's material, and says why it does not come: a caller whose call ends by
-        a cancellation here would not be answered."""
-        await asyncio.wait([round_.material])
+    async def _outcome(self, round_: _Round, work: asyncio.Task[T]) -> T:
+        """Waits for a round's material or round trips, and says why they do not come: a caller
+        whose call ends by a cancellation here would not be answered."""
+        await asyncio.wait([work])
         self._refuse_caught()
-        if round_.material.cancelled():
+        if work.cancelled():
             why = "its material was dropped"
             raise VoteError(ErrorKind.ROUND_CLOSED, round=round_.spec.round_id, why=why)
-        return round_.material.result()
+        return work.result()
 
     async def _round_trips(self) -> list[float]:
         peers = self._peers.values()
@@ -340,13 +355,20 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             self._marking = True
             log.critical("%s Nothing is counted while %s exists.", error, self._caught)
             try:
+                # It counts by its name, which takes no descriptor: whoever has used them all up, by
+                # connections, keeps nobody from it.
+                with contextlib.suppress(OSError):
+                    os.mknod(self._caught, 0o600)
                 with self._caught.open("w") as file:
                     file.write(f"{error}\n")
                     file.flush()
                     os.fsync(file.fileno())
-                self._marking = False
             except OSError:
-                log.exception("the mark can't be written: no round is taken until a restart")
+                log.exception("what the mark is for can't be written")
+                os.sync()
+            self._marking = not self._caught.exists()
+            if self._marking:
+                log.critical("there is no mark: no round is taken until a restart")
             loop.call_soon_threadsafe(self._end_rounds)
 
         return catch
@@ -474,6 +496,13 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             if stale and not round_.counting:
                 round_.drop_material()
                 del self._rounds[round_id]
+
+
+def _forget_failure(material: asyncio.Task[DealtMaterial]) -> None:
+    """Nobody may come to ask how it ended. The error is kept as long as the round is, and must not
+    keep what was read when it was raised: a message can take much more memory than its bytes."""
+    if not material.cancelled() and (error := material.exception()) is not None:
+        traceback.clear_frames(error.__traceback__)
 
 
 def _close_material(material: asyncio.Task[DealtMaterial]) -> None:

@@ -14,6 +14,7 @@ __all__ = [
     "MAX_QUERIES",
     "MAX_QUERY_BYTES",
     "MAX_ROUNDS_AT_ONCE",
+    "MAX_SHARE_BYTES",
     "MAX_SPEC_BYTES",
     "MAX_VERIFIED_NUMBERS",
     "OVERFLOW_PROBABILITY",
@@ -24,6 +25,8 @@ __all__ = [
 MAX_SPEC_BYTES = 1 << 20
 MAX_QUERIES = 10_000
 MAX_QUERY_BYTES = 256 << 20
+# Of a round's explicit shares at all parties together, and of what a party holds of all rounds.
+MAX_SHARE_BYTES = 4 << 30
 MAX_AGENTS = 4_096
 MAX_PARTIES = 16
 # An agent declines further ones, so a service does not open them.

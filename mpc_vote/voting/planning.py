@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median_low
 
 from mpc_vote.argmax.registry import EngineKind
+from mpc_vote.privacy import noise
 from mpc_vote.proto.mpcvote.v1 import common_pb2
 from mpc_vote.voting.ballots import BallotKind
 from mpc_vote.voting.spec import Spec
@@ -37,7 +39,7 @@ def draft(
         classes=classes,
         ballot=kind.code,
         tau=tau,
-        fraction_bits=kind.default_fraction_bits(list(roster.values())),
+        fraction_bits=_fraction_bits(kind, list(roster.values()), sigma, quorum, collusion),
         sigma=sigma,
         roster=[
             common_pb2.RosterEntry(agent=agent, k=k if kind.needs_k else 0)
@@ -50,6 +52,21 @@ def draft(
         deadline_unix_ms=deadline_unix_ms,
         verified=verified,
     )
+
+
+def _fraction_bits(
+    kind: BallotKind, ks: Sequence[int], sigma: float, quorum: int, collusion: int
+) -> int:
+    """What the largest k needs, or as much of it as the noise has room for, but no less than most
+    agents need: one that announces a large k must not stop everybody's round."""
+    needed = kind.default_fraction_bits(ks)
+    least = kind.default_fraction_bits([median_low(ks)])
+    fitting = (
+        bits
+        for bits in range(needed, least, -1)
+        if noise.per_agent_variance(sigma, bits, quorum, collusion) <= noise.MAX_STD**2
+    )
+    return next(fitting, least)
 
 
 def complete(

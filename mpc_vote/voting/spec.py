@@ -39,6 +39,7 @@ from mpc_vote.voting.limits import (
     MAX_PARTIES,
     MAX_QUERIES,
     MAX_QUERY_BYTES,
+    MAX_SHARE_BYTES,
     MAX_SPEC_BYTES,
     MAX_VERIFIED_NUMBERS,
     OVERFLOW_PROBABILITY,
@@ -208,6 +209,11 @@ class Spec:
             return self.layout(agent).share_bytes(self.message.queries)
         return ring.packed_size(self.cells, self.message.ring_bits)
 
+    def held_bytes(self, rank: int) -> int:
+        """Size of all explicit shares that a party gets."""
+        parties = len(self.parties)
+        return sum(self.share_bytes(agent) for agent in list(self.roster)[rank::parties])
+
     @cached_property
     def total_bound(self) -> int:
         """No total exceeds this: of honest agents but with probability OVERFLOW_PROBABILITY, in a
@@ -285,6 +291,11 @@ class Spec:
                 "so many agents, neighbours, classes and queries are too many for a verified "
                 "round: use verified=False, a smaller k, or fewer queries",
             )
+        held = sum(self.held_bytes(rank) for rank in range(len(self.parties)))
+        require(
+            held <= MAX_SHARE_BYTES,
+            f"the agents' shares take over {MAX_SHARE_BYTES} bytes: ask for fewer queries",
+        )
         if need > have:
             raise VoteError(
                 ErrorKind.RANGE_OVERFLOW, need=ring.bits_for(need), have=ring.bits_for(have)

@@ -55,6 +55,7 @@ from mpc_vote.transport import tensors
 from mpc_vote.verified.encoding import BitReader, Layout
 from mpc_vote.voting import codec
 from mpc_vote.voting.spec import Spec
+from tests.connections import caller_named, tlv
 from tests.security.fuzz.mutate import Call, Script, of_bytes, of_scripts
 from tests.security.fuzz.runner import Finding, Run, Target
 
@@ -341,9 +342,9 @@ def _mutate_errors(data: bytes, other: bytes, rng: Any) -> bytes:
 
 
 def _peer(data: bytes) -> None:
-    """Names as gRPC hands them over, one to a line; the first ones are of the DNS kind."""
+    """Names in a certificate, one to a line; the first ones are of the DNS kind."""
     names = data.split(b"\n")
-    found = peer_identity({"x509_subject_alternative_name": names, "peer_dns": names[:2]})
+    found = peer_identity(caller_named(*names[:2], uris=names[2:]))
     if found is not None and found.dns_name.encode() not in names[:2]:
         raise Finding(f"{found} is not among the names")
 
@@ -367,7 +368,7 @@ def _certificate() -> tuple[Callable[[bytes], None], Callable[[], list[bytes]]]:
 
     def read(data: bytes) -> None:
         signature = signer.sign(data, ec.ECDSA(hashes.SHA256()))
-        der = _tlv(0x30, data + ending + _tlv(0x03, b"\0" + signature))
+        der = tlv(0x30, data + ending + tlv(0x03, b"\0" + signature))
         certificate = b"-----BEGIN CERTIFICATE-----\n%s\n-----END CERTIFICATE-----\n"
         Credentials.check(
             made["ca"], certificate % base64.b64encode(der), made["key"], paths, Role.AGENT
@@ -378,12 +379,6 @@ def _certificate() -> tuple[Callable[[bytes], None], Callable[[], list[bytes]]]:
         return [leaf.tbs_certificate_bytes]
 
     return read, seeds
-
-
-def _tlv(tag: int, content: bytes) -> bytes:
-    size = len(content).to_bytes((len(content).bit_length() + 7) // 8 or 1, "big")
-    head = bytes([tag]) if len(content) < 128 else bytes([tag, 0x80 | len(size)])
-    return head + size + content
 
 
 def _pem(data: bytes) -> None:

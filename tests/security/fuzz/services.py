@@ -24,7 +24,7 @@ from google.protobuf.message_factory import GetMessageClass
 from agent_node.agent import Agent
 from agent_node.policy import Policy
 from agent_node.settings import AgentSettings
-from aggregator.coordinator import model_service, requests
+from aggregator.coordinator import requests
 from aggregator.coordinator.archive import Archive
 from aggregator.coordinator.attendance import Attendance
 from aggregator.coordinator.enrolment import EnrolmentServicer, RenewalServicer
@@ -34,8 +34,9 @@ from aggregator.coordinator.requests import Defaults
 from aggregator.coordinator.rounds import RoundRunner
 from aggregator.coordinator.tokens import Tokens, _digest
 from aggregator.dealer.servicer import MAX_SESSIONS, DealerServicer
+from aggregator.party import peers
 from aggregator.party.journal import RoundJournal
-from aggregator.party.peers import _MAX_WAITING, PeerServicer
+from aggregator.party.peers import PeerServicer
 from aggregator.party.servicer import MAX_OPEN_ROUNDS, PartyServicer, count_context
 from mpc_vote.argmax.registry import TABLE
 from mpc_vote.client import AsyncLabelClient, LabelResult, Plan
@@ -332,7 +333,7 @@ def _party(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
             stream = Stream(given, mirror)
             return stream
 
-        peer_servicer = PeerServicer()
+        peer_servicer = PeerServicer(PARTIES)
         servicer = PartyServicer(
             PARTIES[rank],
             PARTIES,
@@ -365,7 +366,7 @@ def _party(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
             raise Finding("too many rounds")
         arrived = [one.result()._first for one in peer_servicer._waiting.values() if one.done()]
         kept = max((first.ByteSize() for first in arrived if first is not None), default=0)
-        if kept > 1024 or len(arrived) > _MAX_WAITING or any(servicer._uploads.values()):
+        if kept > 1024 or len(arrived) > peers._MAX_STREAMS or any(servicer._uploads.values()):
             raise Finding("it keeps too much of a stream that waits")
         return outcome
 
@@ -468,7 +469,7 @@ def _coordinator(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
 
     with (
         mock.patch.object(Spec, "seconds_left", lambda _: _ANSWER_SECONDS),
-        mock.patch.object(model_service, "_HANG_UP_SECONDS", 0.0),
+        mock.patch.object(requests, "_HANG_UP_SECONDS", 0.0),
         mock.patch.object(
             ModelServicer, "_train", lambda *_: model_pb2.Model(version=2, classes=3)
         ),
@@ -956,7 +957,9 @@ def _client_seeds() -> list[bytes]:
             call(
                 names,
                 "model",
-                model_pb2.GetModelResponse(model=model_pb2.Model(version=1)),
+                model_pb2.GetModelResponse(
+                    model=model_pb2.Model(version=1, sha256=hashlib.sha256(b"abc").digest())
+                ),
                 model_pb2.GetModelResponse(chunk=b"abc"),
             ),
             call(names, "predict", model_pb2.PredictResponse(version=1, labels=[0, 1, 2, 0])),

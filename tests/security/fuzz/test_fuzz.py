@@ -24,7 +24,14 @@ _SECONDS = 110.0
 def test_no_input_crashes_hangs_or_exhausts_a_role() -> None:
     """Each input is accepted or refused in words of the catalogue, in bounded time and memory."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.security.fuzz", f"--inputs={_INPUTS}", "--seed=7", "--jobs=2"],
+        [
+            sys.executable,
+            "-m",
+            "tests.security.fuzz",
+            f"--inputs={_INPUTS}",
+            "--seed=7",
+            "--jobs=2",
+        ],
         cwd=_ROOT,
         capture_output=True,
         text=True,

@@ -11,8 +11,11 @@ import asyncio
 import contextlib
 import gc
 import math
+import resource
 import threading
+import traceback
 import types
+import weakref
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,6 +29,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aggregator.coordinator.settings import PartySettings
+from aggregator.dealer import servicer as dealer_module
 from aggregator.dealer.servicer import DealerServicer
 from aggregator.party.journal import RoundJournal
 from aggregator.party.peers import PeerServicer
@@ -384,10 +389,16 @@ async def test_the_dealer_ends_the_oldest_sessions_before_plans_fill_its_memory(
     """No party can make it hold more, however many sessions it opens."""
     servicer = dealer.servicer
     assert isinstance(servicer, DealerServicer)
-    await dealer.grants("first", PAIR, MIXED_PLAN)
+
+    async def begin(session: str) -> None:
+        first = asyncio.create_task(dealer.read("party-0", session, PAIR, MIXED_PLAN))
+        await dealer.asked(session)
+        await asyncio.gather(first, dealer.read("party-1", session, PAIR, MIXED_PLAN))
+
+    await begin("first")
     monkeypatch.setattr("aggregator.dealer.servicer.MAX_COMMITMENTS", 3 * servicer._weight)
     for session in ("second", "third", "fourth"):
-        await dealer.grants(session, PAIR, MIXED_PLAN)
+        await begin(session)
     error = await error_of(dealer.collected("party-1", "first", 0))
     assert error.name == "DEAL_ENDED"
     for session in ("second", "third", "fourth"):
@@ -411,6 +422,35 @@ async def test_long_plans_count_though_nothing_is_dealt_for_them_yet(
         servicer = dealer.servicer
         assert isinstance(servicer, DealerServicer)
         assert list(servicer._deals) == ["session-4", "session-5"]
+
+
+@pytest.mark.parametrize("limit", ["MAX_COMMITMENTS", "MAX_SESSIONS"])
+async def test_a_party_that_begins_much_ends_its_own_sessions_and_nobody_elses(
+    dealer: Dealer, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """Any party may ask, of whichever committee: with one word for more than there is room for it
+    would end the rounds of all."""
+    servicer = dealer.servicer
+    assert isinstance(servicer, DealerServicer)
+    small = Plan((Run((SMALL,), 1),))
+    monkeypatch.setattr("aggregator.dealer.servicer.MAX_COMMITMENTS", 100 * COPIES)
+    if limit == "MAX_SESSIONS":
+        monkeypatch.setattr("aggregator.dealer.servicer.MAX_SESSIONS", 3)
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(dealer.waiting("party-0", "honest", PAIR, plan=small))
+        if limit == "MAX_COMMITMENTS":
+            huge = Plan((Run((SMALL,), 95),))
+            error = await error_of(dealer.read("party-9", "huge", ["party-9", "x"], plan=huge))
+            assert error.name == "DEAL_ENDED" and "too many" in error.message, error.message
+        else:
+            for number in range(5):
+                begun = dealer.waiting(
+                    "party-9", f"many-{number}", ["party-9", "party-8"], plan=small
+                )
+                await stack.enter_async_context(begun)
+            assert list(servicer._deals) == ["honest", "many-3", "many-4"]
+        # The one who joins finds it as it was.
+        assert await dealer.read("party-1", "honest", PAIR, plan=small)
 
 
 OTHER_PARTIES = {
@@ -544,6 +584,122 @@ async def test_the_dealer_forgets_a_session_that_a_party_leaves(certificates: Ce
             return not keeps(servicer, seeds)
 
         await until(forgotten, "the session is forgotten")
+
+
+async def test_the_dealer_keeps_no_plan_of_a_session_that_has_ended(dealer: Dealer) -> None:
+    """Plans can be long, and of sessions that have ended there can be any number."""
+    servicer = dealer.servicer
+    assert isinstance(servicer, DealerServicer)
+    await dealer.grants("session", PAIR)
+    plan = weakref.ref(servicer._deals["session"].session.plan)
+    await dealer.collected("party-1", "session", 0)
+
+    async def forgotten() -> bool:
+        gc.collect()
+        return plan() is None
+
+    await until(forgotten, "the plan is forgotten")
+
+
+class Counted(bytes):
+    """Bytes of which one knows how many there are."""
+
+    alive = 0
+
+    def __new__(cls, data: bytes) -> Counted:
+        cls.alive += 1
+        return super().__new__(cls, data)
+
+    def __del__(self) -> None:
+        Counted.alive -= 1
+
+
+async def test_corrections_that_parties_do_not_read_take_bounded_memory(
+    dealer: Dealer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are let go are made again, and are the same, when their party goes on."""
+    item = Triples(TripleKind.PRODUCT, 1 << 19)
+    plan, sessions, room = Plan((Run((item,), 3),)), 5, 3
+    correct = Triples.correct
+    monkeypatch.setattr(Triples, "correct", lambda *given: Counted(correct(*given)))
+    monkeypatch.setattr("aggregator.dealer.servicer.MAX_UNSENT_BYTES", room * item.correction_bytes)
+    async with contextlib.AsyncExitStack() as stack:
+        materials = [
+            await stack.enter_async_context(
+                dealer.material(f"session-{number}", MaterialPool(item.part_bytes), plan)
+            )
+            for number in range(sessions)
+        ]
+        for material in materials:
+            await ready(material, 1)
+        # The next of each is on its way and the one after that is made; nobody has room for them.
+        await asyncio.sleep(SOON)
+        assert 0 < Counted.alive <= room
+        for _ in plan:
+            for material in materials:
+                await taken(material, item)
+
+    async def gone() -> bool:
+        return Counted.alive == 0
+
+    await until(gone, "nothing is held for calls that have ended")
+
+
+async def test_no_more_is_made_at_once_for_parties_that_ask_and_hang_up(
+    dealer: Dealer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = [], threading.Event()
+    correct = Triples.correct
+
+    def slowly(item: Triples, seeds: Sequence[bytes], index: int) -> bytes:
+        begun.append(index)
+        go_on.wait(SECONDS)
+        return correct(item, seeds, index)
+
+    monkeypatch.setattr(Triples, "correct", slowly)
+    try:
+        for number in range(4):
+            asked = [dealer.dealt(name, f"session-{number}", PAIR) for name in PAIR]
+            async with asked[0] as first, asked[1] as second:
+                await asyncio.gather(first.read(), second.read())
+                await asyncio.sleep(SOON)
+        assert len(begun) == 2
+    finally:
+        go_on.set()
+    # The places are given back.
+    await dealer.grants("after", PAIR)
+
+
+async def test_what_nobody_waits_for_any_more_is_not_made_in_every_copy(
+    dealer: Dealer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the largest items each copy takes seconds, in which others wait for a place."""
+    begun, go_on = threading.Event(), threading.Event()
+    made = []
+    correct = Triples.correct
+
+    def slowly(item: Triples, seeds: Sequence[bytes], index: int) -> bytes:
+        begun.set()
+        go_on.wait(SECONDS)
+        made.append(index)
+        return correct(item, seeds, index)
+
+    monkeypatch.setattr(Triples, "correct", slowly)
+    monkeypatch.setattr("aggregator.dealer.servicer._AT_A_STRETCH", 1)
+    asked = [dealer.dealt(name, "session", PAIR) for name in PAIR]
+    async with asked[0] as first, asked[1] as second:
+        await asyncio.gather(first.read(), second.read())
+        assert await asyncio.to_thread(begun.wait, SECONDS)
+    servicer = dealer.servicer
+    assert isinstance(servicer, DealerServicer)
+
+    async def ended() -> bool:
+        return not servicer._deals
+
+    await until(ended, "the session ends with its calls")
+    go_on.set()
+    await dealer.grants("after", PAIR, Plan((Run((LEVEL,), 1),)))
+    assert len(made) == 1 < COPIES
 
 
 def _level(**changes: Any) -> dealer_pb2.DealItem:
@@ -1018,7 +1174,7 @@ async def test_a_dealer_that_grants_nothing_is_refused(
 ) -> None:
     servicer = FaultyDealer(first)
     async with serving(certificates, servicer) as dealer:
-        with refused(ErrorKind.DEAL_INVALID, "no grant"):
+        with refused(ErrorKind.ANSWER_MALFORMED, "The dealer", "grants nothing"):
             async with dealer.material("session", MaterialPool(1 << 20)):
                 pass
         await asyncio.wait_for(servicer.left.wait(), SECONDS)
@@ -1028,7 +1184,7 @@ async def test_a_dealer_that_says_more_than_was_asked_for_is_refused(
     certificates: Certificates,
 ) -> None:
     async with serving(certificates, FaultyDealer(*GRANT, GRANT[-1])) as dealer:
-        with refused(ErrorKind.DEAL_INVALID, "more than was asked for"):
+        with refused(ErrorKind.ANSWER_MALFORMED, "The dealer", "more than was asked for"):
             async with dealer.material("session", MaterialPool(1 << 20)):
                 pass
 
@@ -1037,7 +1193,7 @@ async def test_a_dealer_that_commits_to_nothing_is_refused(certificates: Certifi
     async with serving(
         certificates, FaultyDealer(*GRANT[:3], granted(bytes(32), bytes(32)))
     ) as dealer:
-        with refused(ErrorKind.DEAL_INVALID, "no commitments"):
+        with refused(ErrorKind.ANSWER_MALFORMED, "The dealer", "commits to nothing"):
             async with dealer.material("session", MaterialPool(1 << 20)):
                 pass
 
@@ -1072,8 +1228,36 @@ async def test_corrections_that_come_twice_or_out_of_order_or_empty_blame_nobody
         dealer.material("session", MaterialPool(1 << 20)) as material,
     ):
         await taken(material, SMALL)
-        with refused(ErrorKind.DEAL_INVALID, "gaps"):
+        with refused(ErrorKind.ANSWER_MALFORMED, "The dealer", "gaps"):
             await taken(material, SMALL)
+
+
+async def test_no_piece_of_corrections_is_more_than_the_pool_has_room_for(
+    certificates: Certificates,
+) -> None:
+    """Else 16 MiB of what comes later could wait in each round."""
+    sent = (correction(SMALL.correction_bytes), correction(1 << 20, SMALL.correction_bytes))
+    async with (
+        serving(certificates, FaultyDealer(*GRANT, *sent)) as dealer,
+        dealer.material("session", MaterialPool(1 << 20)) as material,
+    ):
+        await taken(material, SMALL)
+        with refused(ErrorKind.ANSWER_MALFORMED, "The dealer", "two items"):
+            await taken(material, SMALL)
+
+
+async def test_an_error_that_waits_to_be_taken_keeps_nothing_of_what_the_dealer_sent(
+    certificates: Certificates,
+) -> None:
+    async with (
+        serving(certificates, FaultyDealer(*GRANT, correction(1 << 20, 1))) as dealer,
+        dealer.material("session", MaterialPool(1 << 20)) as material,
+    ):
+        with pytest.raises(VoteError) as caught:
+            await taken(material, SMALL)
+    frames = [frame for frame, _ in traceback.walk_tb(caught.value.__traceback__)]
+    (reading,) = [frame for frame in frames if frame.f_code.co_name == "_bytes"]
+    assert not reading.f_locals
 
 
 async def test_a_dealer_that_dies_is_named(certificates: Certificates) -> None:
@@ -1306,7 +1490,7 @@ async def committee_of(
             tally = stack.enter_context(
                 contextlib.closing(RoundJournal(directory / name / "party.db"))
             )
-            peer_servicer = last if last and name == TRIO[-1] else PeerServicer()
+            peer_servicer = last if last and name == TRIO[-1] else PeerServicer(TRIO)
             servicer = PartyServicer(
                 name,
                 TRIO,
@@ -1360,6 +1544,8 @@ async def test_a_rounds_material_waits_before_anybody_has_voted(
         await parties.hold(needed(spec))
         cast = votes(MANY)
         held = {agent: await committee.submit(spec, agent, cast[agent]) for agent in cast}
+        # Nothing is kept of who has uploaded once.
+        assert [len(servicer._uploads) for servicer in parties.servicers.values()] == [0, 0, 0]
         outcomes = await committee.aggregate(spec, [held])
         assert labels_of(outcomes, MANY).tolist() == winners(cast).tolist()
         await parties.hold(0)
@@ -1394,6 +1580,24 @@ async def test_an_abandoned_round_gives_its_room_back(dealer: Dealer, tmp_path: 
         await parties.hold(needed(late))
         await committee.abandon(late)
         await parties.hold(0)
+
+
+async def test_a_party_opens_no_round_whose_shares_it_has_no_room_for(
+    dealer: Dealer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has paid by then. Whoever makes agents could else have it hold 50 GiB in one round."""
+    async with committee_of(dealer, tmp_path, 1 << 26) as (_, committee):
+        specs = [committee.spec(queries=MANY) for _ in range(3)]
+        # There are three agents: each party gets the explicit share of one.
+        room = 2 * specs[0].share_bytes(AGENTS[0])
+        monkeypatch.setattr("aggregator.party.servicer.MAX_SHARE_BYTES", room)
+        await committee.open(specs[0])
+        held = await committee.voted(specs[1], votes(MANY))
+        error = await error_of(committee.open(specs[2]))
+        assert error.name == "SERVICE_BUSY"
+        await committee.abandon(specs[0])
+        await committee.open(specs[2])
+        labels_of(await committee.aggregate(specs[1], [held]), MANY)
 
 
 async def test_a_count_that_is_cancelled_gives_its_room_back(
@@ -1594,6 +1798,28 @@ async def test_a_count_that_waits_for_material_is_told_that_none_will_come(
     assert error is not None and error.name == name, error
 
 
+async def test_a_count_that_waits_for_a_slow_peers_round_trip_is_told_that_it_is_over(
+    dealer: Dealer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has given its label shares by then, and is left waiting by a peer that answers late."""
+
+    async def never(_: grpc.aio.Channel) -> float:
+        await asyncio.Event().wait()
+        return 0.0
+
+    monkeypatch.setattr(rpc, "round_trip", never)
+    async with committee_of(dealer, tmp_path, 1 << 26) as (_, committee):
+        spec = committee.spec()
+        held = await committee.voted(spec, votes(ROWS))
+        order = party_pb2.AggregateRequest(round_id=spec.round_id, contributors=holdings_of(held))
+        calls = [stub.Aggregate(order, timeout=SECONDS) for stub in committee.stubs.values()]
+        for response in await asyncio.gather(*(call.read() for call in calls)):
+            assert response.HasField("shares")
+        await committee.abandon(spec)
+        for error in await asyncio.gather(*(error_of(call.read()) for call in calls)):
+            assert error.name == "ROUND_CLOSED", error.message
+
+
 async def test_a_dealer_is_not_asked_again_where_the_mark_can_not_be_written(
     dealer: Dealer, tmp_path: Path
 ) -> None:
@@ -1611,6 +1837,78 @@ async def test_a_dealer_is_not_asked_again_where_the_mark_can_not_be_written(
 
         await until(ended, "the open round ends")
         assert not any((await party.health()).values())
+
+
+async def test_the_mark_is_written_where_no_file_can_be_opened(
+    dealer: Dealer, tmp_path: Path
+) -> None:
+    """A dealer can use up all descriptors of a party, by connections, and would else be asked again
+    after a restart."""
+    async with committee_of(dealer, tmp_path, 1 << 26) as (parties, committee):
+        party = parties.servicers["party-1"]
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        try:
+            party._catcher()(DealerCaught("another", "a lie"))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        mark = tmp_path / "party-1" / "dealer-caught"
+        assert mark.exists()
+        error = await error_of(committee.open_at("party-1", committee.spec()))
+        assert error.name == "DEALER_REFUSED", error.message
+
+        mark.unlink()
+        await committee.open_at("party-1", committee.spec())
+
+
+async def test_no_round_is_opened_where_the_dealer_is_caught_while_it_is_looked_for(
+    dealer: Dealer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says itself how long that takes. The round would be counted once the mark is removed."""
+    reach = rpc.reach
+
+    async def caught_meanwhile(channel: grpc.aio.Channel, who: str) -> None:
+        await reach(channel, who)
+        if who == "The dealer":
+            party._catcher()(DealerCaught("another", "a lie"))
+
+    async with committee_of(dealer, tmp_path, 1 << 26) as (parties, committee):
+        party = parties.servicers["party-1"]
+        monkeypatch.setattr(rpc, "reach", caught_meanwhile)
+        error = await error_of(committee.open_at("party-1", committee.spec()))
+        assert error.name == "DEALER_REFUSED", error.message
+        assert not party._rounds
+
+
+class Babbler(DealerServicer):
+    """Grants what was not asked for."""
+
+    @rpc.allowed(Role.PARTY)
+    async def Deal(
+        self, request: dealer_pb2.DealRequest, context: Any
+    ) -> AsyncIterator[dealer_pb2.DealResponse]:
+        yield granted(*[b""] * 1_000)
+
+
+async def test_a_round_that_failed_keeps_nothing_of_what_the_dealer_sent(
+    certificates: Certificates, tmp_path: Path
+) -> None:
+    """By millions of empty hashes, a message of 16 MiB takes 256 MiB; and the round may stay open
+    for an hour."""
+    async with (
+        serving(certificates, Babbler()) as dealer,
+        committee_of(dealer, tmp_path, 1 << 26) as (parties, committee),
+    ):
+        spec = committee.spec()
+        await committee.open_at("party-0", spec)
+        error = await error_of(committee.holdings(spec, "party-0"))
+        assert error.name == "ANSWER_MALFORMED" and "The dealer" in error.message
+        kept = parties.servicers["party-0"]._rounds[spec.round_id].material.exception()
+        assert kept is not None
+        frames = [frame for frame, _ in traceback.walk_tb(kept.__traceback__)]
+        assert "ask" in {frame.f_code.co_name for frame in frames}
+        for frame in frames:
+            assert not any("dealer_pb2" in type(v).__module__ for v in frame.f_locals.values())
 
 
 class Whisperer(DealerServicer):
@@ -1643,7 +1941,7 @@ class Accuser(PeerServicer):
     they would raise themselves."""
 
     def __init__(self, error: VoteError) -> None:
-        super().__init__()
+        super().__init__(TRIO)
         self._error = error
 
     @rpc.allowed(Role.PARTY)
@@ -1683,6 +1981,22 @@ async def test_what_a_peer_says_of_others_is_blamed_on_nobody_but_that_peer(
         for name in TRIO[:-1]:
             assert not (tmp_path / name / "dealer-caught").exists()
             assert all((await parties.servicers[name].health()).values())
+        await committee.abandon(spec)
+
+
+async def test_a_party_that_does_not_ask_the_dealer_is_named_by_its_peers(
+    dealer: Dealer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its silence would look like the dealer's."""
+    assert PartySettings.model_fields["exchange_seconds"].default > dealer_module._GATHER_SECONDS
+    monkeypatch.setattr(dealer_module, "_GATHER_SECONDS", SOON)
+    async with committee_of(dealer, tmp_path, 1 << 26, 4 * SOON) as (_, committee):
+        spec = committee.spec()
+        for name in TRIO[:-1]:
+            await committee.open_at(name, spec)
+        for name in TRIO[:-1]:
+            error = await error_of(committee.holdings(spec, name))
+            assert error.name == "ENDED_BY" and "party-2" in error.message, error.message
         await committee.abandon(spec)
 
 

@@ -8,6 +8,7 @@ charged.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,11 +19,13 @@ import grpc.aio
 import numpy as np
 import pytest
 
+from aggregator.coordinator import rounds
 from aggregator.coordinator.archive import Archive
 from aggregator.coordinator.attendance import Attendance, Ballots
 from aggregator.coordinator.rounds import Round, RoundRunner
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.privacy.ledger import Ledger
+from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import common_pb2, party_pb2
 from mpc_vote.voting.spec import Spec
 from tests.security.fuzz.fakes import Channel, Stream
@@ -103,17 +106,44 @@ def party(spec: Spec, **answers: Callable[..., Any]) -> Any:
     return Channel({**own, "Aggregate": counted, **answers})
 
 
-async def run(spec: Spec, last: Any, directory: Path) -> tuple[Round, int]:
-    """A round with this last party, and how often it was charged."""
+async def run(spec: Spec, last: Any, directory: Path, others: Any = None) -> tuple[Round, int]:
+    """A round with this last party, and how often it was charged; all others are honest, unless
+    they are given."""
+    round_, charges, _ = await run_and_measure(spec, last, directory, others)
+    return round_, charges
+
+
+async def run_and_measure(
+    spec: Spec, last: Any, directory: Path, others: Any = None
+) -> tuple[Round, int, float]:
+    """As `run`, with the round trip that later rounds are planned by."""
     with (
         contextlib.closing(Archive(directory)) as archive,
         contextlib.closing(Ledger(directory / "ledger.db", None)) as ledger,
     ):
         archive.open_round("client", "", b"", spec, np.zeros((spec.message.queries, 2), np.float32))
-        parties: Any = {name: party(spec) for name in PARTIES[:-1]} | {PARTIES[-1]: last}
+        parties: Any = dict.fromkeys(PARTIES, others or party(spec)) | {PARTIES[-1]: last}
         round_ = Round(spec, 1e-3)
-        await RoundRunner(archive, ledger, Voted(archive), parties, 30.0).run(round_)
-        return round_, len(ledger.spends())
+        runner = RoundRunner(archive, ledger, Voted(archive), parties, 30.0)
+        await runner.run(round_)
+        return round_, len(ledger.spends()), await runner.round_trip()
+
+
+async def test_nobody_waits_while_it_is_computed_what_rounds_have_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes a while after rounds of many plans."""
+    spent, threads = Ledger.spent, set()
+
+    def slow(self: Ledger, level: Level, delta: float) -> float:
+        threads.add(threading.current_thread())
+        return spent(self, level, delta)
+
+    monkeypatch.setattr(Ledger, "spent", slow)
+    spec = spec_of()
+    round_, _ = await run(spec, party(spec), tmp_path)
+    assert round_.error is None
+    assert threads and threading.current_thread() not in threads
 
 
 def counting(answers: Answers) -> Callable[[Spec], Any]:
@@ -207,6 +237,47 @@ async def test_nobody_is_told_to_ask_again_once_a_round_is_charged(
     assert round_.error.message.startswith("Party party-2 says: ")
 
 
+_LEFT = VoteError(ErrorKind.PARTY_UNREACHABLE, who="A peer, party-2,", why="it left the session")
+_LATE = VoteError(ErrorKind.DEADLINE, what="Party party-2", seconds=30.0)
+_OWN = VoteError(ErrorKind.MATERIAL_LATE, seconds=30.0)
+
+
+def _quoted(who: str, why: str) -> VoteError:
+    return VoteError(ErrorKind.ENDED_BY, who=who, why=why)
+
+
+@pytest.mark.parametrize(
+    ("others", "last"),
+    [
+        (_LEFT, _quoted("The dealer", "DEAL_ENDED: no")),
+        (_LEFT, _quoted("The dealer", "PARTY_UNREACHABLE: A peer left")),
+        (_LATE, _quoted("The dealer", "DEAL_ENDED: no")),
+        (_LEFT, _OWN),
+        (_quoted("The dealer", "DEAL_ENDED: party party-2 was not served"), _OWN),
+        (_quoted("Party party-2", "MATERIAL_LATE: no"), _OWN),
+        (_LATE, _quoted("Party party-1", "INTERNAL: no")),
+    ],
+)
+async def test_of_what_the_parties_say_that_is_told_which_says_why(
+    others: VoteError, last: VoteError, tmp_path: Path
+) -> None:
+    """A party that the dealer turned away leaves, and has done nothing wrong: that it left is not
+    what clients are to hear."""
+
+    def failing(error: VoteError) -> Any:
+        metadata = grpc.aio.Metadata(*error.trailing_metadata())
+
+        def fail(*_: Any) -> Any:
+            raise grpc.aio.AioRpcError(error.kind.status, grpc.aio.Metadata(), metadata)
+
+        return party(spec, Aggregate=lambda *_, **__: Stream([], fail))
+
+    spec = spec_of()
+    round_, _ = await run(spec, failing(last), tmp_path, others=failing(others))
+    assert round_.error is not None and round_.error.name == last.name, round_.error
+    assert round_.error.message.startswith(f"Party party-2 says: {last.message}")
+
+
 @pytest.mark.parametrize(
     ("shift", "told"), [(0, []), (3, []), (None, ["abandoned"])], ids=["right", "range", "missing"]
 )
@@ -231,3 +302,37 @@ async def test_parties_do_not_hear_whether_labels_were_out_of_range(
     round_, _ = await run(spec, last, tmp_path)
     assert (round_.error is None) == (shift == 0), round_.error
     assert heard == told
+
+
+@pytest.mark.parametrize("shift", [0, 3], ids=["right", "range"])
+async def test_parties_do_not_see_by_later_rounds_whether_labels_were_out_of_range(
+    shift: int, tmp_path: Path
+) -> None:
+    """The groups of the next round, which parties read in its spec, follow from what they say of
+    the last one: that must be taken over either way."""
+    words = np.full(5, shift, "<u2").tobytes()
+    said = party_pb2.AggregateStatistics(rounds=3, seconds=0.1, round_trip_seconds=1e4)
+    given = [
+        party_pb2.AggregateResponse(shares=party_pb2.LabelShares(shares=words)),
+        party_pb2.AggregateResponse(statistics=said),
+    ]
+    spec = spec_of()
+    round_, _, round_trip = await run_and_measure(spec, counting(lambda _: given)(spec), tmp_path)
+    assert (round_.error is None) == (shift == 0), round_.error
+    assert round_trip == said.round_trip_seconds
+
+
+@pytest.mark.parametrize("turned", [False, True])
+async def test_who_waited_in_vain_is_believed_before_who_saw_it_leave(turned: bool) -> None:
+    """Else a party that does not come to one of its peers has that peer named in its place."""
+    waited = VoteError(ErrorKind.DEADLINE, what="Party party-1", seconds=30.0)
+    left = VoteError(ErrorKind.PARTY_UNREACHABLE, who="Party of rank 2", why="it left the session")
+    vague = VoteError(ErrorKind.DEADLINE, what="A peer", seconds=30.0)
+
+    async def fails(error: VoteError) -> None:
+        raise error
+
+    errors = [left, vague, waited]
+    with pytest.raises(VoteError) as caught:
+        await rounds._together([fails(one) for one in (errors[::-1] if turned else errors)])
+    assert caught.value is waited

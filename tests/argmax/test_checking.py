@@ -9,6 +9,7 @@ copy in use, whatever the dealer does.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -150,11 +151,18 @@ def test_no_two_seeds_of_a_request_are_the_same() -> None:
 
 
 def test_streams_differ_also_where_a_party_sends_equal_seeds() -> None:
-    """One that sends the dealer a single seed for all copies harms nobody else, and not even
-    itself: what is opened tells nothing of the copy in use."""
-    one = new_seed()
-    keys = Dealing.honest(session_of(), seeds=[(one,) * COPIES] * PARTIES).keys
-    assert len({key for copy in keys for key in copy}) == COPIES * PARTIES
+    """One that sends the dealer a single seed for all copies, as none that follows the protocol
+    does, opens it with the others: its peers then know its own parts, and nobody else's."""
+    one, liar = new_seed(), 1
+    session = session_of()
+    seeds = [(one,) * COPIES if rank == liar else session.draw_seeds() for rank in range(PARTIES)]
+    dealing = Dealing.honest(session, seeds)
+    assert len({key for copy in dealing.keys for key in copy}) == COPIES * PARTIES
+    transcript = dealing.grants()[0].transcript()
+    for rank in range(PARTIES):
+        told = dealing.seeds[rank][1]
+        known = stream_key(told, transcript, rank, 0) == dealing.keys[0][rank]
+        assert known == (rank == liar)
 
 
 def test_any_other_session_has_other_streams_from_the_same_seeds() -> None:
@@ -232,7 +240,7 @@ class TwoFaced:
         self._told: dict[tuple[int, int], bytes] = {}
 
     def run(self, given: Sequence[Grant]) -> list[Drawn | VoteError]:
-        def party(channel: Channel, _: Material) -> Drawn | VoteError | None:
+        def party(channel: Openings, _: Material) -> Drawn | VoteError | None:
             try:
                 return choose(given[channel.rank], _Mouth(channel, self._lie, self._told))
             except VoteError as error:
@@ -258,16 +266,43 @@ class _Mouth:
         return received
 
 
+class _Counted:
+    """A party's channel that counts the exchanges which it has come to."""
+
+    def __init__(
+        self, channel: Openings, come_to: list[float], changed: threading.Condition
+    ) -> None:
+        self.rank, self.size, self.traffic = channel.rank, channel.size, Traffic()
+        self._channel, self._come_to, self._changed = channel, come_to, changed
+
+    def exchange(self, payload: bytes) -> Sequence[bytes]:
+        with self._changed:
+            self._come_to[self.rank] += 1
+            self._changed.notify_all()
+        return self._channel.exchange(payload)
+
+
 def _all_results(
-    parties: int, program: Callable[[Channel, Material], Any]
+    parties: int, program: Callable[[Openings, Material], Any]
 ) -> list[Drawn | VoteError | None]:
-    """Of all parties, also where some leave early and the others wait in vain."""
+    """Of all parties; None of who waits in vain for one that has left.
+
+    Who leaves waits until all others have judged what they heard in the same exchange: nobody's
+    blame goes unseen because another was quicker.
+    """
     results: list[Any] = [None] * parties
+    come_to: list[float] = [0.0] * parties
+    changed = threading.Condition()
 
     def noted(channel: Channel, material: Material) -> None:
-        results[channel.rank] = program(channel, material)
-        if isinstance(results[channel.rank], VoteError):
-            raise results[channel.rank]
+        rank = channel.rank
+        results[rank] = program(_Counted(channel, come_to, changed), material)
+        with changed:
+            heard, come_to[rank] = come_to[rank], math.inf
+            changed.notify_all()
+            assert changed.wait_for(lambda: min(come_to) > heard, timeout=30)
+        if isinstance(results[rank], VoteError):
+            raise results[rank]
 
     with contextlib.suppress(VoteError):
         run_committee(parties, noted)
@@ -360,7 +395,7 @@ def test_a_coin_of_a_peer_can_not_be_used_again() -> None:
                 received[TwoFaced.LIAR] = received[0]
             return received
 
-    def party(channel: Channel, _: Material) -> Drawn | VoteError:
+    def party(channel: Openings, _: Material) -> Drawn | VoteError:
         try:
             return choose(given[channel.rank], Parrot(channel, lambda _, __, p: p, {}))
         except VoteError as error:
@@ -446,6 +481,17 @@ def test_a_party_that_listens_reads_no_mask_whatever_seeds_the_dealer_would_like
             for guess in range(COPIES):
                 key = stream_key(dealing.seeds[rank][other], transcript, rank, guess)
                 assert not np.array_equal(level.expand(key, 1, None).r, used[rank])
+
+
+def test_a_dealer_that_expands_equal_seeds_of_its_own_is_caught() -> None:
+    """Which would tell one party the parts of others, if they were what the parties expand."""
+    for _ in range(20):
+        dealing = Dealing.honest(session_of())
+        equal = stream_keys(dealing.grants()[0].transcript(), [new_seed()] * PARTIES, 0)
+        dealing.digests = [[commit(item, [equal], i)] * COPIES for i, item in enumerate(PLAN)]
+        with pytest.raises(VoteError) as caught:
+            drawn(dealing.grants())
+        assert caught.value.kind is ErrorKind.DEALER_CAUGHT
 
 
 def test_whatever_is_checked_at_once_few_corrections_are_in_memory(

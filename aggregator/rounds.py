@@ -390,8 +390,11 @@ async def _together(work: Sequence[Awaitable[T]]) -> list[T]:
 def _vagueness(error: BaseException) -> int:
     if not isinstance(error, VoteError):
         return 0
-    of_others = "A peer" in error.message or "Party of rank" in error.message
-    vague = of_others or error.kind is ErrorKind.ENDED_BY
+    if error.kind is ErrorKind.ENDED_BY:
+        # What a party says it tells the coordinator itself; what the dealer says, parties alone.
+        vague = error.values.get("who") != "The dealer"
+    else:
+        vague = "A peer" in error.message or "Party of rank" in error.message
     late = error.kind in (ErrorKind.DEADLINE, ErrorKind.ANSWER_LATE)
     return 1 + vague + 2 * late
 

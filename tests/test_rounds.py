@@ -103,14 +103,15 @@ def party(spec: Spec, **answers: Callable[..., Any]) -> Any:
     return Channel({**own, "Aggregate": counted, **answers})
 
 
-async def run(spec: Spec, last: Any, directory: Path) -> tuple[Round, int]:
-    """A round with this last party, and how often it was charged."""
+async def run(spec: Spec, last: Any, directory: Path, others: Any = None) -> tuple[Round, int]:
+    """A round with this last party, and how often it was charged; all others are honest, unless
+    they are given."""
     with (
         contextlib.closing(Archive(directory)) as archive,
         contextlib.closing(Ledger(directory / "ledger.db", None)) as ledger,
     ):
         archive.open_round("client", "", b"", spec, np.zeros((spec.message.queries, 2), np.float32))
-        parties: Any = {name: party(spec) for name in PARTIES[:-1]} | {PARTIES[-1]: last}
+        parties: Any = dict.fromkeys(PARTIES, others or party(spec)) | {PARTIES[-1]: last}
         round_ = Round(spec, 1e-3)
         await RoundRunner(archive, ledger, Voted(archive), parties, 30.0).run(round_)
         return round_, len(ledger.spends())
@@ -205,6 +206,30 @@ async def test_nobody_is_told_to_ask_again_once_a_round_is_charged(
     # Else a failure would look as if it were free.
     assert ("stays charged" in str(round_.error)) == charged
     assert round_.error.message.startswith("Party party-2 says: ")
+
+
+@pytest.mark.parametrize("words", ["DEAL_ENDED: no", "PARTY_UNREACHABLE: A peer left"])
+async def test_that_the_dealer_ended_a_round_is_told_before_that_a_party_left_it(
+    words: str, tmp_path: Path
+) -> None:
+    """The party that it told leaves, and has done nothing wrong."""
+
+    def failing(kind: ErrorKind, **values: str) -> Any:
+        error = VoteError(kind, **values)
+        metadata = grpc.aio.Metadata(*error.trailing_metadata())
+
+        def fail(*_: Any) -> Any:
+            raise grpc.aio.AioRpcError(error.kind.status, grpc.aio.Metadata(), metadata)
+
+        return party(spec, Aggregate=lambda *_, **__: Stream([], fail))
+
+    spec = spec_of()
+    why = "it left the session"
+    left = failing(ErrorKind.PARTY_UNREACHABLE, who="A peer, party-2,", why=why)
+    told = failing(ErrorKind.ENDED_BY, who="The dealer", why=words)
+    round_, _ = await run(spec, told, tmp_path, others=left)
+    assert round_.error is not None and round_.error.name == "ENDED_BY", round_.error
+    assert round_.error.message.startswith("Party party-2 says: The dealer ended the session")
 
 
 @pytest.mark.parametrize(

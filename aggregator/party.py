@@ -152,6 +152,8 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         spec = Spec.parse(request.spec)
         self._refuse_caught()
         await self._check_reach()
+        # The dealer says how long that takes, and may have been caught meanwhile.
+        self._refuse_caught()
         known = self._rounds.get(spec.round_id)
         if known is not None:
             if known.spec.digest != spec.digest or known.opened_by != rpc.caller():
@@ -341,13 +343,20 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             self._marking = True
             log.critical("%s Nothing is counted while %s exists.", error, self._caught)
             try:
+                # It counts by its name, which takes no descriptor: whoever has used them all up, by
+                # connections, keeps nobody from it.
+                with contextlib.suppress(FileExistsError):
+                    os.mknod(self._caught, 0o600)
                 with self._caught.open("w") as file:
                     file.write(f"{error}\n")
                     file.flush()
                     os.fsync(file.fileno())
-                self._marking = False
             except OSError:
-                log.exception("the mark can't be written: no round is taken until a restart")
+                log.exception("what the mark is for can't be written")
+                os.sync()
+            self._marking = not self._caught.exists()
+            if self._marking:
+                log.critical("there is no mark: no round is taken until a restart")
             loop.call_soon_threadsafe(self._end_rounds)
 
         return catch

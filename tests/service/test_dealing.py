@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import gc
 import math
+import resource
 import threading
 import types
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
@@ -1610,6 +1611,47 @@ async def test_a_dealer_is_not_asked_again_where_the_mark_can_not_be_written(
 
         await until(ended, "the open round ends")
         assert not any((await party.health()).values())
+
+
+async def test_the_mark_is_written_where_no_file_can_be_opened(
+    dealer: Dealer, tmp_path: Path
+) -> None:
+    """A dealer can use up all descriptors of a party, by connections, and would else be asked again
+    after a restart."""
+    async with committee_of(dealer, tmp_path, 1 << 26) as (parties, committee):
+        party = parties.servicers["party-1"]
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        try:
+            party._catcher()(DealerCaught("another", "a lie"))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        mark = tmp_path / "party-1" / "dealer-caught"
+        assert mark.exists()
+        error = await error_of(committee.open_at("party-1", committee.spec()))
+        assert error.name == "DEALER_REFUSED", error.message
+
+        mark.unlink()
+        await committee.open_at("party-1", committee.spec())
+
+
+async def test_no_round_is_opened_where_the_dealer_is_caught_while_it_is_looked_for(
+    dealer: Dealer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says itself how long that takes. The round would be counted once the mark is removed."""
+    reach = rpc.reach
+
+    async def caught_meanwhile(channel: grpc.aio.Channel, who: str) -> None:
+        await reach(channel, who)
+        if who == "The dealer":
+            party._catcher()(DealerCaught("another", "a lie"))
+
+    async with committee_of(dealer, tmp_path, 1 << 26) as (parties, committee):
+        party = parties.servicers["party-1"]
+        monkeypatch.setattr(rpc, "reach", caught_meanwhile)
+        error = await error_of(committee.open_at("party-1", committee.spec()))
+        assert error.name == "DEALER_REFUSED", error.message
+        assert not party._rounds
 
 
 class Whisperer(DealerServicer):

@@ -14,6 +14,7 @@ import hashlib
 import logging
 import os
 import time
+import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -171,8 +172,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             raise VoteError(ErrorKind.SERVICE_BUSY, got=MAX_OPEN_ROUNDS, retry_after=5.0)
         # Holds the place while the mark is written.
         material = asyncio.create_task(self._deal(spec))
-        # Nobody may come to ask how it ended.
-        material.add_done_callback(lambda done: done.cancelled() or done.exception())
+        material.add_done_callback(_forget_failure)
         trips = asyncio.create_task(self._round_trips())
         round_ = self._rounds[spec.round_id] = _Round(spec, rpc.caller(), material, trips)
         if not await asyncio.to_thread(self._tally.open, spec.round_id):
@@ -484,6 +484,13 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             if stale and not round_.counting:
                 round_.drop_material()
                 del self._rounds[round_id]
+
+
+def _forget_failure(material: asyncio.Task[DealtMaterial]) -> None:
+    """Nobody may come to ask how it ended. The error is kept as long as the round is, and must not
+    keep what was read when it was raised: a message can take much more memory than its bytes."""
+    if not material.cancelled() and (error := material.exception()) is not None:
+        traceback.clear_frames(error.__traceback__)
 
 
 def _close_material(material: asyncio.Task[DealtMaterial]) -> None:

@@ -258,8 +258,11 @@ class DealtMaterial:
             # Of empty pieces there could be any number, each in time.
             if response.offset != self._collected or not response.data:
                 raise _malformed("its corrections have gaps")
+            # The pool has room for this item and no other.
+            if len(self._pending) + len(response.data) > size:
+                raise _malformed("a piece of its corrections is of two items")
             self._collected += len(response.data)
             self._pending += response.data
-        data = bytes(self._pending[:size])
-        del self._pending[:size]
+        data = bytes(self._pending)
+        self._pending.clear()
         return data

@@ -1079,6 +1079,20 @@ async def test_corrections_that_come_twice_or_out_of_order_or_empty_blame_nobody
             await taken(material, SMALL)
 
 
+async def test_no_piece_of_corrections_is_more_than_the_pool_has_room_for(
+    certificates: Certificates,
+) -> None:
+    """Else 16 MiB of what comes later could wait in each round."""
+    sent = (correction(SMALL.correction_bytes), correction(1 << 20, SMALL.correction_bytes))
+    async with (
+        serving(certificates, FaultyDealer(*GRANT, *sent)) as dealer,
+        dealer.material("session", MaterialPool(1 << 20)) as material,
+    ):
+        await taken(material, SMALL)
+        with refused(ErrorKind.ANSWER_MALFORMED, "The dealer", "two items"):
+            await taken(material, SMALL)
+
+
 async def test_an_error_that_waits_to_be_taken_keeps_nothing_of_what_the_dealer_sent(
     certificates: Certificates,
 ) -> None:

@@ -345,7 +345,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             try:
                 # It counts by its name, which takes no descriptor: whoever has used them all up, by
                 # connections, keeps nobody from it.
-                with contextlib.suppress(FileExistsError):
+                with contextlib.suppress(OSError):
                     os.mknod(self._caught, 0o600)
                 with self._caught.open("w") as file:
                     file.write(f"{error}\n")

@@ -392,11 +392,11 @@ def _vagueness(error: BaseException) -> int:
         return 0
     if error.kind is ErrorKind.ENDED_BY:
         # What a party says it tells the coordinator itself; what the dealer says, parties alone.
-        vague = error.values.get("who") != "The dealer"
+        vague = 1 if error.values.get("who") == "The dealer" else 2
     else:
-        vague = "A peer" in error.message or "Party of rank" in error.message
+        vague = 2 * ("A peer" in error.message or "Party of rank" in error.message)
     late = error.kind in (ErrorKind.DEADLINE, ErrorKind.ANSWER_LATE)
-    return 1 + vague + 2 * late
+    return 1 + vague + 3 * late
 
 
 def _absences(spec: Spec, contributors: set[str], ballots: Ballots) -> list[label_pb2.Absence]:

@@ -208,14 +208,34 @@ async def test_nobody_is_told_to_ask_again_once_a_round_is_charged(
     assert round_.error.message.startswith("Party party-2 says: ")
 
 
-@pytest.mark.parametrize("words", ["DEAL_ENDED: no", "PARTY_UNREACHABLE: A peer left"])
-async def test_that_the_dealer_ended_a_round_is_told_before_that_a_party_left_it(
-    words: str, tmp_path: Path
-) -> None:
-    """The party that it told leaves, and has done nothing wrong."""
+_LEFT = VoteError(ErrorKind.PARTY_UNREACHABLE, who="A peer, party-2,", why="it left the session")
+_LATE = VoteError(ErrorKind.DEADLINE, what="Party party-2", seconds=30.0)
+_OWN = VoteError(ErrorKind.MATERIAL_LATE, seconds=30.0)
 
-    def failing(kind: ErrorKind, **values: str) -> Any:
-        error = VoteError(kind, **values)
+
+def _quoted(who: str, why: str) -> VoteError:
+    return VoteError(ErrorKind.ENDED_BY, who=who, why=why)
+
+
+@pytest.mark.parametrize(
+    ("others", "last"),
+    [
+        (_LEFT, _quoted("The dealer", "DEAL_ENDED: no")),
+        (_LEFT, _quoted("The dealer", "PARTY_UNREACHABLE: A peer left")),
+        (_LATE, _quoted("The dealer", "DEAL_ENDED: no")),
+        (_LEFT, _OWN),
+        (_quoted("The dealer", "DEAL_ENDED: party party-2 was not served"), _OWN),
+        (_quoted("Party party-2", "MATERIAL_LATE: no"), _OWN),
+        (_LATE, _quoted("Party party-1", "INTERNAL: no")),
+    ],
+)
+async def test_of_what_the_parties_say_that_is_told_which_says_why(
+    others: VoteError, last: VoteError, tmp_path: Path
+) -> None:
+    """A party that the dealer turned away leaves, and has done nothing wrong: that it left is not
+    what clients are to hear."""
+
+    def failing(error: VoteError) -> Any:
         metadata = grpc.aio.Metadata(*error.trailing_metadata())
 
         def fail(*_: Any) -> Any:
@@ -224,12 +244,9 @@ async def test_that_the_dealer_ended_a_round_is_told_before_that_a_party_left_it
         return party(spec, Aggregate=lambda *_, **__: Stream([], fail))
 
     spec = spec_of()
-    why = "it left the session"
-    left = failing(ErrorKind.PARTY_UNREACHABLE, who="A peer, party-2,", why=why)
-    told = failing(ErrorKind.ENDED_BY, who="The dealer", why=words)
-    round_, _ = await run(spec, told, tmp_path, others=left)
-    assert round_.error is not None and round_.error.name == "ENDED_BY", round_.error
-    assert round_.error.message.startswith("Party party-2 says: The dealer ended the session")
+    round_, _ = await run(spec, failing(last), tmp_path, others=failing(others))
+    assert round_.error is not None and round_.error.name == last.name, round_.error
+    assert round_.error.message.startswith(f"Party party-2 says: {last.message}")
 
 
 @pytest.mark.parametrize(

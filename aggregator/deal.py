@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import logging
 import queue
+import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -84,14 +85,18 @@ async def ask(channel: grpc.aio.Channel, session: Session, rank: int, timeout: f
     call = dealer_pb2_grpc.DealerServiceStub(channel).Deal(request)
     size = session.copies * DIGEST_BYTES
     try:
-        hashes = tuple((await _read(call, dealer_pb2.DealResponse, timeout)).grant.seed_hashes)
-        if len(hashes) != len(session.parties) or any(len(of_one) != size for of_one in hashes):
-            raise VoteError(ErrorKind.DEAL_INVALID, why="the dealer sent no grant")
+        grant = (await _read(call, dealer_pb2.DealResponse, timeout)).grant
+        # Counted before they take several times the memory that they came in.
+        if len(grant.seed_hashes) != len(session.parties):
+            raise _malformed("it grants nothing")
+        hashes = tuple(grant.seed_hashes)
+        if any(len(of_one) != size for of_one in hashes):
+            raise _malformed("it grants nothing")
         digests: list[bytes] = []
         for _ in session.plan:
             said = (await _read(call, dealer_pb2.DealResponse, timeout)).commitments
             if len(said.digests) != size or said.item != len(digests):
-                raise VoteError(ErrorKind.DEAL_INVALID, why="the dealer sent no commitments")
+                raise _malformed("it commits to nothing")
             digests.append(said.digests)
         # Until the end: a call that is cancelled ends the session.
         await _end(call, timeout)
@@ -123,7 +128,12 @@ async def _read(call: Any, kind: type[M], timeout: float) -> M:
 async def _end(call: Any, timeout: float) -> None:
     """The end of a stream from the dealer."""
     if await _next(call, timeout) is not grpc.aio.EOF:
-        raise VoteError(ErrorKind.DEAL_INVALID, why="the dealer says more than was asked for")
+        raise _malformed("it says more than was asked for")
+
+
+def _malformed(why: str) -> VoteError:
+    """What the dealer sent can't be used: no fault of the request's."""
+    return VoteError(ErrorKind.ANSWER_MALFORMED, who="The dealer", why=why)
 
 
 class DealtMaterial:
@@ -214,6 +224,9 @@ class DealtMaterial:
                 self._ready.put((item, part))
             self._ready.put(VoteError(ErrorKind.DEAL_INVALID, why="the engine left its plan"))
         except VoteError as error:
+            # It is kept, and must not keep what was being read.
+            traceback.clear_frames(error.__traceback__)
+            self._pending.clear()
             self._ready.put(error)
         except Exception as error:
             log.exception("dealing failed")
@@ -244,9 +257,12 @@ class DealtMaterial:
             self.received_bytes += response.ByteSize()
             # Of empty pieces there could be any number, each in time.
             if response.offset != self._collected or not response.data:
-                raise VoteError(ErrorKind.DEAL_INVALID, why="the dealer's corrections have gaps")
+                raise _malformed("its corrections have gaps")
+            # The pool has room for this item and no other.
+            if len(self._pending) + len(response.data) > size:
+                raise _malformed("a piece of its corrections is of two items")
             self._collected += len(response.data)
             self._pending += response.data
-        data = bytes(self._pending[:size])
-        del self._pending[:size]
+        data = bytes(self._pending)
+        self._pending.clear()
         return data

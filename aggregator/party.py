@@ -14,6 +14,7 @@ import hashlib
 import logging
 import os
 import time
+import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -152,6 +153,8 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         spec = Spec.parse(request.spec)
         self._refuse_caught()
         await self._check_reach()
+        # The dealer says how long that takes, and may have been caught meanwhile.
+        self._refuse_caught()
         known = self._rounds.get(spec.round_id)
         if known is not None:
             if known.spec.digest != spec.digest or known.opened_by != rpc.caller():
@@ -169,8 +172,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             raise VoteError(ErrorKind.SERVICE_BUSY, got=MAX_OPEN_ROUNDS, retry_after=5.0)
         # Holds the place while the mark is written.
         material = asyncio.create_task(self._deal(spec))
-        # Nobody may come to ask how it ended.
-        material.add_done_callback(lambda done: done.cancelled() or done.exception())
+        material.add_done_callback(_forget_failure)
         trips = asyncio.create_task(self._round_trips())
         round_ = self._rounds[spec.round_id] = _Round(spec, rpc.caller(), material, trips)
         if not await asyncio.to_thread(self._tally.open, spec.round_id):
@@ -341,13 +343,20 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             self._marking = True
             log.critical("%s Nothing is counted while %s exists.", error, self._caught)
             try:
+                # It counts by its name, which takes no descriptor: whoever has used them all up, by
+                # connections, keeps nobody from it.
+                with contextlib.suppress(OSError):
+                    os.mknod(self._caught, 0o600)
                 with self._caught.open("w") as file:
                     file.write(f"{error}\n")
                     file.flush()
                     os.fsync(file.fileno())
-                self._marking = False
             except OSError:
-                log.exception("the mark can't be written: no round is taken until a restart")
+                log.exception("what the mark is for can't be written")
+                os.sync()
+            self._marking = not self._caught.exists()
+            if self._marking:
+                log.critical("there is no mark: no round is taken until a restart")
             loop.call_soon_threadsafe(self._end_rounds)
 
         return catch
@@ -475,6 +484,13 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             if stale and not round_.counting:
                 round_.drop_material()
                 del self._rounds[round_id]
+
+
+def _forget_failure(material: asyncio.Task[DealtMaterial]) -> None:
+    """Nobody may come to ask how it ended. The error is kept as long as the round is, and must not
+    keep what was read when it was raised: a message can take much more memory than its bytes."""
+    if not material.cancelled() and (error := material.exception()) is not None:
+        traceback.clear_frames(error.__traceback__)
 
 
 def _close_material(material: asyncio.Task[DealtMaterial]) -> None:

@@ -390,10 +390,13 @@ async def _together(work: Sequence[Awaitable[T]]) -> list[T]:
 def _vagueness(error: BaseException) -> int:
     if not isinstance(error, VoteError):
         return 0
-    of_others = "A peer" in error.message or "Party of rank" in error.message
-    vague = of_others or error.kind is ErrorKind.ENDED_BY
+    if error.kind is ErrorKind.ENDED_BY:
+        # What a party says it tells the coordinator itself; what the dealer says, parties alone.
+        vague = 1 if error.values.get("who") == "The dealer" else 2
+    else:
+        vague = 2 * ("A peer" in error.message or "Party of rank" in error.message)
     late = error.kind in (ErrorKind.DEADLINE, ErrorKind.ANSWER_LATE)
-    return 1 + vague + 2 * late
+    return 1 + vague + 3 * late
 
 
 def _absences(spec: Spec, contributors: set[str], ballots: Ballots) -> list[label_pb2.Absence]:

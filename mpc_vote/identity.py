@@ -271,6 +271,8 @@ class _Files:
         self._role = role
         self._lock = threading.Lock()
         self._seen = self._look()
+        # Whether what was seen could not be read, which may pass: for want of descriptors, say.
+        self._unread = False
         self._next_look = time.monotonic() + _LOOK_SECONDS
         self._next_reminder = dt.datetime.min.replace(tzinfo=dt.UTC)
         self._loaded = self._read()
@@ -287,7 +289,8 @@ class _Files:
     def _refresh(self) -> None:
         self._remind()
         seen = self._look()
-        if seen == self._seen:
+        changed = seen != self._seen
+        if not changed and not self._unread:
             return
         self._seen = seen
         old = self._loaded
@@ -299,9 +302,13 @@ class _Files:
             new.revoked.check_newer_than(old.revoked, roots)
         except (IdentityError, OSError, ValueError) as error:
             # Whatever is wrong with them, the process goes on as it was.
-            log.warning("new files of %s are not used, the old ones stay: %s", old.identity, error)
+            self._unread = isinstance(error, OSError) or isinstance(error.__cause__, OSError)
+            if changed:
+                log.warning(
+                    "new files of %s are not used, the old ones stay: %s", old.identity, error
+                )
             return
-        self._loaded = new
+        self._loaded, self._unread = new, False
         self._next_reminder = new.renew_from
         log.info(
             "new files of %s are in use: valid until %s UTC, %d certificates revoked",

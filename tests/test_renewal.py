@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import resource
 import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -249,6 +250,25 @@ def test_a_revocation_is_taken_up_and_never_forgotten(
     assert "older than the one in use" in caplog.text
     paths.revoked.unlink()
     assert live.newest().revoked.serials == {1, 2}
+
+
+def test_a_list_that_can_not_be_read_at_first_is_read_later(
+    authority: CertificateAuthority, paths: CredentialPaths, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever is revoked can have used up all descriptors, by connections, when the list comes."""
+    live = Credentials.load(paths)
+    authority.revoke([1])
+    pem.write(paths.revoked, authority.revoked.read_bytes(), pem.PUBLIC)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        for _ in range(3):
+            assert not live.newest().revoked.serials
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert live.newest().revoked.serials == {1}
+    (record,) = [one for one in caplog.records if one.levelname == "WARNING"]
+    assert "Too many open files" in record.message
 
 
 def test_only_a_root_revokes(

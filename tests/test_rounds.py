@@ -103,14 +103,15 @@ def party(spec: Spec, **answers: Callable[..., Any]) -> Any:
     return Channel({**own, "Aggregate": counted, **answers})
 
 
-async def run(spec: Spec, last: Any, directory: Path) -> tuple[Round, int]:
-    """A round with this last party, and how often it was charged."""
+async def run(spec: Spec, last: Any, directory: Path, others: Any = None) -> tuple[Round, int]:
+    """A round with this last party, and how often it was charged; all others are honest, unless
+    they are given."""
     with (
         contextlib.closing(Archive(directory)) as archive,
         contextlib.closing(Ledger(directory / "ledger.db", None)) as ledger,
     ):
         archive.open_round("client", "", b"", spec, np.zeros((spec.message.queries, 2), np.float32))
-        parties: Any = {name: party(spec) for name in PARTIES[:-1]} | {PARTIES[-1]: last}
+        parties: Any = dict.fromkeys(PARTIES, others or party(spec)) | {PARTIES[-1]: last}
         round_ = Round(spec, 1e-3)
         await RoundRunner(archive, ledger, Voted(archive), parties, 30.0).run(round_)
         return round_, len(ledger.spends())
@@ -205,6 +206,47 @@ async def test_nobody_is_told_to_ask_again_once_a_round_is_charged(
     # Else a failure would look as if it were free.
     assert ("stays charged" in str(round_.error)) == charged
     assert round_.error.message.startswith("Party party-2 says: ")
+
+
+_LEFT = VoteError(ErrorKind.PARTY_UNREACHABLE, who="A peer, party-2,", why="it left the session")
+_LATE = VoteError(ErrorKind.DEADLINE, what="Party party-2", seconds=30.0)
+_OWN = VoteError(ErrorKind.MATERIAL_LATE, seconds=30.0)
+
+
+def _quoted(who: str, why: str) -> VoteError:
+    return VoteError(ErrorKind.ENDED_BY, who=who, why=why)
+
+
+@pytest.mark.parametrize(
+    ("others", "last"),
+    [
+        (_LEFT, _quoted("The dealer", "DEAL_ENDED: no")),
+        (_LEFT, _quoted("The dealer", "PARTY_UNREACHABLE: A peer left")),
+        (_LATE, _quoted("The dealer", "DEAL_ENDED: no")),
+        (_LEFT, _OWN),
+        (_quoted("The dealer", "DEAL_ENDED: party party-2 was not served"), _OWN),
+        (_quoted("Party party-2", "MATERIAL_LATE: no"), _OWN),
+        (_LATE, _quoted("Party party-1", "INTERNAL: no")),
+    ],
+)
+async def test_of_what_the_parties_say_that_is_told_which_says_why(
+    others: VoteError, last: VoteError, tmp_path: Path
+) -> None:
+    """A party that the dealer turned away leaves, and has done nothing wrong: that it left is not
+    what clients are to hear."""
+
+    def failing(error: VoteError) -> Any:
+        metadata = grpc.aio.Metadata(*error.trailing_metadata())
+
+        def fail(*_: Any) -> Any:
+            raise grpc.aio.AioRpcError(error.kind.status, grpc.aio.Metadata(), metadata)
+
+        return party(spec, Aggregate=lambda *_, **__: Stream([], fail))
+
+    spec = spec_of()
+    round_, _ = await run(spec, failing(last), tmp_path, others=failing(others))
+    assert round_.error is not None and round_.error.name == last.name, round_.error
+    assert round_.error.message.startswith(f"Party party-2 says: {last.message}")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,9 @@ import asyncio
 import contextlib
 import gc
 import math
+import resource
 import threading
+import traceback
 import types
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -1019,7 +1021,7 @@ async def test_a_dealer_that_grants_nothing_is_refused(
 ) -> None:
     servicer = FaultyDealer(first)
     async with serving(certificates, servicer) as dealer:
-        with refused(ErrorKind.DEAL_INVALID, "no grant"):
+        with refused(ErrorKind.ANSWER_MALFORMED, "The dealer", "grants nothing"):
             async with dealer.material("session", MaterialPool(1 << 20)):
                 pass
         await asyncio.wait_for(servicer.left.wait(), SECONDS)
@@ -1029,7 +1031,7 @@ async def test_a_dealer_that_says_more_than_was_asked_for_is_refused(
     certificates: Certificates,
 ) -> None:
     async with serving(certificates, FaultyDealer(*GRANT, GRANT[-1])) as dealer:
-        with refused(ErrorKind.DEAL_INVALID, "more than was asked for"):
+        with refused(ErrorKind.ANSWER_MALFORMED, "The dealer", "more than was asked for"):
             async with dealer.material("session", MaterialPool(1 << 20)):
                 pass
 
@@ -1038,7 +1040,7 @@ async def test_a_dealer_that_commits_to_nothing_is_refused(certificates: Certifi
     async with serving(
         certificates, FaultyDealer(*GRANT[:3], granted(bytes(32), bytes(32)))
     ) as dealer:
-        with refused(ErrorKind.DEAL_INVALID, "no commitments"):
+        with refused(ErrorKind.ANSWER_MALFORMED, "The dealer", "commits to nothing"):
             async with dealer.material("session", MaterialPool(1 << 20)):
                 pass
 
@@ -1073,8 +1075,36 @@ async def test_corrections_that_come_twice_or_out_of_order_or_empty_blame_nobody
         dealer.material("session", MaterialPool(1 << 20)) as material,
     ):
         await taken(material, SMALL)
-        with refused(ErrorKind.DEAL_INVALID, "gaps"):
+        with refused(ErrorKind.ANSWER_MALFORMED, "The dealer", "gaps"):
             await taken(material, SMALL)
+
+
+async def test_no_piece_of_corrections_is_more_than_the_pool_has_room_for(
+    certificates: Certificates,
+) -> None:
+    """Else 16 MiB of what comes later could wait in each round."""
+    sent = (correction(SMALL.correction_bytes), correction(1 << 20, SMALL.correction_bytes))
+    async with (
+        serving(certificates, FaultyDealer(*GRANT, *sent)) as dealer,
+        dealer.material("session", MaterialPool(1 << 20)) as material,
+    ):
+        await taken(material, SMALL)
+        with refused(ErrorKind.ANSWER_MALFORMED, "The dealer", "two items"):
+            await taken(material, SMALL)
+
+
+async def test_an_error_that_waits_to_be_taken_keeps_nothing_of_what_the_dealer_sent(
+    certificates: Certificates,
+) -> None:
+    async with (
+        serving(certificates, FaultyDealer(*GRANT, correction(1 << 20, 1))) as dealer,
+        dealer.material("session", MaterialPool(1 << 20)) as material,
+    ):
+        with pytest.raises(VoteError) as caught:
+            await taken(material, SMALL)
+    frames = [frame for frame, _ in traceback.walk_tb(caught.value.__traceback__)]
+    (reading,) = [frame for frame in frames if frame.f_code.co_name == "_bytes"]
+    assert not reading.f_locals
 
 
 async def test_a_dealer_that_dies_is_named(certificates: Certificates) -> None:
@@ -1610,6 +1640,78 @@ async def test_a_dealer_is_not_asked_again_where_the_mark_can_not_be_written(
 
         await until(ended, "the open round ends")
         assert not any((await party.health()).values())
+
+
+async def test_the_mark_is_written_where_no_file_can_be_opened(
+    dealer: Dealer, tmp_path: Path
+) -> None:
+    """A dealer can use up all descriptors of a party, by connections, and would else be asked again
+    after a restart."""
+    async with committee_of(dealer, tmp_path, 1 << 26) as (parties, committee):
+        party = parties.servicers["party-1"]
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        try:
+            party._catcher()(DealerCaught("another", "a lie"))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        mark = tmp_path / "party-1" / "dealer-caught"
+        assert mark.exists()
+        error = await error_of(committee.open_at("party-1", committee.spec()))
+        assert error.name == "DEALER_REFUSED", error.message
+
+        mark.unlink()
+        await committee.open_at("party-1", committee.spec())
+
+
+async def test_no_round_is_opened_where_the_dealer_is_caught_while_it_is_looked_for(
+    dealer: Dealer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says itself how long that takes. The round would be counted once the mark is removed."""
+    reach = rpc.reach
+
+    async def caught_meanwhile(channel: grpc.aio.Channel, who: str) -> None:
+        await reach(channel, who)
+        if who == "The dealer":
+            party._catcher()(DealerCaught("another", "a lie"))
+
+    async with committee_of(dealer, tmp_path, 1 << 26) as (parties, committee):
+        party = parties.servicers["party-1"]
+        monkeypatch.setattr(rpc, "reach", caught_meanwhile)
+        error = await error_of(committee.open_at("party-1", committee.spec()))
+        assert error.name == "DEALER_REFUSED", error.message
+        assert not party._rounds
+
+
+class Babbler(DealerServicer):
+    """Grants what was not asked for."""
+
+    @rpc.allowed(Role.PARTY)
+    async def Deal(
+        self, request: dealer_pb2.DealRequest, context: Any
+    ) -> AsyncIterator[dealer_pb2.DealResponse]:
+        yield granted(*[b""] * 1_000)
+
+
+async def test_a_round_that_failed_keeps_nothing_of_what_the_dealer_sent(
+    certificates: Certificates, tmp_path: Path
+) -> None:
+    """By millions of empty hashes, a message of 16 MiB takes 256 MiB; and the round may stay open
+    for an hour."""
+    async with (
+        serving(certificates, Babbler()) as dealer,
+        committee_of(dealer, tmp_path, 1 << 26) as (parties, committee),
+    ):
+        spec = committee.spec()
+        await committee.open_at("party-0", spec)
+        error = await error_of(committee.holdings(spec, "party-0"))
+        assert error.name == "ANSWER_MALFORMED" and "The dealer" in error.message
+        kept = parties.servicers["party-0"]._rounds[spec.round_id].material.exception()
+        assert kept is not None
+        frames = [frame for frame, _ in traceback.walk_tb(kept.__traceback__)]
+        assert "ask" in {frame.f_code.co_name for frame in frames}
+        for frame in frames:
+            assert not any("dealer_pb2" in type(v).__module__ for v in frame.f_locals.values())
 
 
 class Whisperer(DealerServicer):

@@ -367,7 +367,7 @@ Global___CollectRequest: _TypeAlias = CollectRequest  # noqa: Y015
 
 @_typing.final
 class CollectResponse(_message.Message):
-    """A piece of the corrections, which follow each other without gaps."""
+    """A piece of one item's correction; pieces follow each other without gaps."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aggregator.admission import Intake, check_rows, in_time
+from aggregator.admission import Intake, check_rows, hung_up, in_time
 from aggregator.archive import COMPLETE, Archive, RoundRecord
 from aggregator.places import Places
 from mpc_vote import rpc, wire
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from mpc_vote.learning.student import Student
 
 _STEPS = 1000
-_HANG_UP_SECONDS = 0.1
 # Labels times points: propagation holds such a matrix several times over, some 500 MiB in all.
 _MAX_CELLS = 1 << 24
 # Of the queries to learn from, as float32; a client may have rounds without end.
@@ -266,8 +265,7 @@ async def _read_unlabelled(
                     limit=limit,
                 )
         message = await anext(rest, None)
-    # A client that hangs up looks like one that has finished, until its cancellation is here too.
-    await asyncio.sleep(_HANG_UP_SECONDS)
+    await hung_up()
     return None if points is None else await asyncio.to_thread(_finite, points)
 
 

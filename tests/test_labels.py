@@ -81,33 +81,81 @@ async def test_a_client_that_hangs_up_and_asks_again_joins_the_round_that_is_bei
     archive.close()
 
 
+async def test_half_of_a_batch_whose_client_hangs_up_is_not_taken_for_the_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where a plan announces no number, its end looks like that of an upload which was cut."""
+    nothing: Any = None
+    labels = LabelServicer(nothing, nothing, nothing, nothing, nothing, nothing, 4)
+    ended, started = asyncio.Event(), []
+
+    async def start(*_: object) -> Any:
+        started.append(True)
+
+    async def cut() -> AsyncIterator[label_pb2.RequestLabelsRequest]:
+        async for message in _messages():
+            yield message
+        ended.set()
+
+    monkeypatch.setattr(labels, "_start", start)
+    client = asyncio.create_task(labels._find("client", cut()))
+    await asyncio.wait_for(ended.wait(), SECONDS)
+    await asyncio.sleep(0.02)
+    client.cancel()
+    await asyncio.wait([client])
+    assert not started
+
+
+async def _upload(
+    labels: LabelServicer, client: str, plan: label_pb2.LabelPlan
+) -> asyncio.Task[Any]:
+    """An upload without end, or why there is none."""
+    begun = asyncio.Event()
+
+    async def endless() -> AsyncIterator[label_pb2.RequestLabelsRequest]:
+        yield label_pb2.RequestLabelsRequest(plan=plan)
+        begun.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(labels._find(client, endless()))
+    await asyncio.wait([task, asyncio.create_task(begun.wait())], return_when="FIRST_COMPLETED")
+    if task.done():
+        task.result()
+    return task
+
+
 async def test_who_uploads_again_does_not_pass_those_that_wait_to_upload() -> None:
     nothing: Any = None
     labels = LabelServicer(nothing, nothing, nothing, nothing, nothing, nothing, 4)
-
-    async def upload(client: str) -> asyncio.Task[Any]:
-        """An upload without end, or why there is none."""
-        begun = asyncio.Event()
-
-        async def endless() -> AsyncIterator[label_pb2.RequestLabelsRequest]:
-            yield label_pb2.RequestLabelsRequest(plan=label_pb2.LabelPlan(classes=3))
-            begun.set()
-            await asyncio.Event().wait()
-
-        task = asyncio.create_task(labels._find(client, endless()))
-        await asyncio.wait([task, asyncio.create_task(begun.wait())], return_when="FIRST_COMPLETED")
-        if task.done():
-            task.result()
-        return task
-
-    uploads = [await upload(client) for client in ["slow"] * 4 + ["slower"] * 4]
+    plan = label_pb2.LabelPlan(classes=3)
+    uploads = [await _upload(labels, client, plan) for client in ["slow"] * 4 + ["slower"] * 4]
     with refused(ErrorKind.SERVICE_BUSY):
-        await upload("patient")
+        await _upload(labels, "patient", plan)
     uploads[-1].cancel()
     await asyncio.wait([uploads.pop()])
     with refused(ErrorKind.SERVICE_BUSY):
-        await upload("slower")
-    uploads.append(await upload("patient"))
+        await _upload(labels, "slower", plan)
+    uploads.append(await _upload(labels, "patient", plan))
     for task in uploads:
         task.cancel()
     await asyncio.wait(uploads)
+
+
+async def test_who_asks_again_under_a_known_id_takes_no_place_to_upload_to(
+    tmp_path: Path,
+) -> None:
+    """It needs no turn, so two such clients could keep all others from uploading for ever."""
+    nothing: Any = None
+    archive = Archive(tmp_path)
+    labels = LabelServicer(archive, nothing, nothing, nothing, nothing, nothing, 4)
+    for number, client in enumerate(["slow", "slower"]):
+        message = spec_message()
+        message.round_id = f"round-{number}"
+        archive.open_round(client, "mine", b"", Spec.seal(message), np.zeros((1, 2), np.float32))
+    known = label_pb2.LabelPlan(classes=3, request_id="mine")
+    uploads = [await _upload(labels, client, known) for client in ["slow", "slower"] * 6]
+    uploads.append(await _upload(labels, "patient", label_pb2.LabelPlan(classes=3)))
+    for task in uploads:
+        task.cancel()
+    await asyncio.wait(uploads)
+    archive.close()

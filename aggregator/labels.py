@@ -23,6 +23,7 @@ from aggregator.archive import COMPLETE, Archive, Labels, RoundRecord
 from aggregator.attendance import Attendance
 from aggregator.places import Places
 from aggregator.rounds import Round, RoundRunner
+from aggregator.turns import Turns
 from mpc_vote import rpc, wire
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import Role
@@ -32,6 +33,8 @@ from mpc_vote.proto.mpcvote.v1 import agent_pb2, label_pb2, label_pb2_grpc
 from mpc_vote.spec import ENGINE_CODES, MAX_QUERIES
 
 _LABELS_PER_MESSAGE = 65_536
+# The newest rounds, which with their reasons fit a message.
+_MAX_LISTED = 1_000
 # Batches that are read at the same time, and those of one client among them.
 _MAX_READING = 8
 _MAX_READING_EACH = 4
@@ -58,6 +61,7 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
         self._parties = parties
         self._defaults = defaults
         self._places = Places(max_open_rounds)
+        self._turns = Turns()
         self._open: dict[str, tuple[Round, asyncio.Task[None]]] = {}
         self._starting: set[asyncio.Task[Round]] = set()
         # Whose batches are being read.
@@ -195,9 +199,13 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
     async def GetRound(
         self, request: label_pb2.GetRoundRequest, context: Any
     ) -> label_pb2.GetRoundResponse:
-        record = self._archive.round(request.round_id, rpc.caller().name)
+        client = rpc.caller().name
+        return await self._turns.do(client, self._round, client, request.round_id)
+
+    def _round(self, client: str, round_id: str) -> label_pb2.GetRoundResponse:
+        record = self._archive.round(round_id, client)
         if record is None:
-            raise VoteError(ErrorKind.ROUND_UNKNOWN, field="round_id", round=request.round_id)
+            raise VoteError(ErrorKind.ROUND_UNKNOWN, field="round_id", round=round_id)
         response = label_pb2.GetRoundResponse(round=record.summary())
         if record.labels is not None:
             labels = label_pb2.Labels(width=record.width, values=record.labels)
@@ -208,7 +216,11 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
     async def ListRounds(
         self, request: label_pb2.ListRoundsRequest, context: Any
     ) -> label_pb2.ListRoundsResponse:
-        records = self._archive.rounds(rpc.caller().name)
+        client = rpc.caller().name
+        return await self._turns.do(client, self._list, client)
+
+    def _list(self, client: str) -> label_pb2.ListRoundsResponse:
+        records = self._archive.rounds(client, _MAX_LISTED)
         return label_pb2.ListRoundsResponse(rounds=[record.summary() for record in records])
 
     @rpc.allowed(Role.CLIENT)

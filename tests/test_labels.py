@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aggregator import labels
 from aggregator.archive import Archive, RoundRecord
 from aggregator.labels import LabelServicer
 from mpc_vote import wire
@@ -31,7 +32,7 @@ async def test_a_round_that_is_being_opened_when_the_service_stops_is_ended_too(
 ) -> None:
     """Its client has hung up meanwhile, so nobody else could end it."""
     nothing: Any = None
-    labels = LabelServicer(nothing, nothing, nothing, nothing, nothing, nothing, 4)
+    service = LabelServicer(nothing, nothing, nothing, nothing, nothing, nothing, 4)
     opening, opened = asyncio.Event(), asyncio.Event()
     runs: list[asyncio.Task[Any]] = []
 
@@ -39,13 +40,13 @@ async def test_a_round_that_is_being_opened_when_the_service_stops_is_ended_too(
         opening.set()
         await opened.wait()
         runs.append(asyncio.create_task(asyncio.Event().wait()))
-        labels._open["round"] = (nothing, runs[0])
+        service._open["round"] = (nothing, runs[0])
 
-    monkeypatch.setattr(labels, "_start", start)
-    client = asyncio.create_task(labels._find("client", _messages()))
+    monkeypatch.setattr(service, "_start", start)
+    client = asyncio.create_task(service._find("client", _messages()))
     await asyncio.wait_for(opening.wait(), SECONDS)
     client.cancel()
-    stopping = asyncio.create_task(labels.stop())
+    stopping = asyncio.create_task(service.stop())
     await asyncio.wait([client])
     assert client.cancelled() and not stopping.done()
     opened.set()
@@ -59,7 +60,7 @@ async def test_a_client_that_hangs_up_and_asks_again_joins_the_round_that_is_bei
     """Told that its request id is taken it would choose another, and be charged twice."""
     nothing: Any = None
     archive = Archive(tmp_path)
-    labels = LabelServicer(archive, nothing, nothing, nothing, nothing, nothing, 4)
+    service = LabelServicer(archive, nothing, nothing, nothing, nothing, nothing, 4)
     opening, opened = asyncio.Event(), asyncio.Event()
 
     async def start(client: str, plan: Any, queries: Any, fingerprint: bytes) -> Any:
@@ -68,12 +69,12 @@ async def test_a_client_that_hangs_up_and_asks_again_joins_the_round_that_is_bei
         spec = Spec.seal(spec_message())
         archive.open_round(client, plan.request_id, fingerprint, spec, queries)
 
-    monkeypatch.setattr(labels, "_start", start)
-    first = asyncio.create_task(labels._find("client", _messages("mine")))
+    monkeypatch.setattr(service, "_start", start)
+    first = asyncio.create_task(service._find("client", _messages("mine")))
     await asyncio.wait_for(opening.wait(), SECONDS)
     first.cancel()
     await asyncio.wait([first])
-    again = asyncio.create_task(labels._find("client", _messages("mine")))
+    again = asyncio.create_task(service._find("client", _messages("mine")))
     await asyncio.sleep(0.05)
     opened.set()
     joined = await asyncio.wait_for(again, SECONDS)
@@ -86,7 +87,7 @@ async def test_half_of_a_batch_whose_client_hangs_up_is_not_taken_for_the_whole(
 ) -> None:
     """Where a plan announces no number, its end looks like that of an upload which was cut."""
     nothing: Any = None
-    labels = LabelServicer(nothing, nothing, nothing, nothing, nothing, nothing, 4)
+    service = LabelServicer(nothing, nothing, nothing, nothing, nothing, nothing, 4)
     ended, started = asyncio.Event(), []
 
     async def start(*_: object) -> Any:
@@ -97,8 +98,8 @@ async def test_half_of_a_batch_whose_client_hangs_up_is_not_taken_for_the_whole(
             yield message
         ended.set()
 
-    monkeypatch.setattr(labels, "_start", start)
-    client = asyncio.create_task(labels._find("client", cut()))
+    monkeypatch.setattr(service, "_start", start)
+    client = asyncio.create_task(service._find("client", cut()))
     await asyncio.wait_for(ended.wait(), SECONDS)
     await asyncio.sleep(0.02)
     client.cancel()
@@ -107,7 +108,7 @@ async def test_half_of_a_batch_whose_client_hangs_up_is_not_taken_for_the_whole(
 
 
 async def _upload(
-    labels: LabelServicer, client: str, plan: label_pb2.LabelPlan
+    service: LabelServicer, client: str, plan: label_pb2.LabelPlan
 ) -> asyncio.Task[Any]:
     """An upload without end, or why there is none."""
     begun = asyncio.Event()
@@ -117,7 +118,7 @@ async def _upload(
         begun.set()
         await asyncio.Event().wait()
 
-    task = asyncio.create_task(labels._find(client, endless()))
+    task = asyncio.create_task(service._find(client, endless()))
     await asyncio.wait([task, asyncio.create_task(begun.wait())], return_when="FIRST_COMPLETED")
     if task.done():
         task.result()
@@ -126,16 +127,16 @@ async def _upload(
 
 async def test_who_uploads_again_does_not_pass_those_that_wait_to_upload() -> None:
     nothing: Any = None
-    labels = LabelServicer(nothing, nothing, nothing, nothing, nothing, nothing, 4)
+    service = LabelServicer(nothing, nothing, nothing, nothing, nothing, nothing, 4)
     plan = label_pb2.LabelPlan(classes=3)
-    uploads = [await _upload(labels, client, plan) for client in ["slow"] * 4 + ["slower"] * 4]
+    uploads = [await _upload(service, client, plan) for client in ["slow"] * 4 + ["slower"] * 4]
     with refused(ErrorKind.SERVICE_BUSY):
-        await _upload(labels, "patient", plan)
+        await _upload(service, "patient", plan)
     uploads[-1].cancel()
     await asyncio.wait([uploads.pop()])
     with refused(ErrorKind.SERVICE_BUSY):
-        await _upload(labels, "slower", plan)
-    uploads.append(await _upload(labels, "patient", plan))
+        await _upload(service, "slower", plan)
+    uploads.append(await _upload(service, "patient", plan))
     for task in uploads:
         task.cancel()
     await asyncio.wait(uploads)
@@ -147,15 +148,27 @@ async def test_who_asks_again_under_a_known_id_takes_no_place_to_upload_to(
     """It needs no turn, so two such clients could keep all others from uploading for ever."""
     nothing: Any = None
     archive = Archive(tmp_path)
-    labels = LabelServicer(archive, nothing, nothing, nothing, nothing, nothing, 4)
+    service = LabelServicer(archive, nothing, nothing, nothing, nothing, nothing, 4)
     for number, client in enumerate(["slow", "slower"]):
-        message = spec_message()
-        message.round_id = f"round-{number}"
-        archive.open_round(client, "mine", b"", Spec.seal(message), np.zeros((1, 2), np.float32))
+        spec = Spec.seal(spec_message(round_id=f"round-{number}"))
+        archive.open_round(client, "mine", b"", spec, np.zeros((1, 2), np.float32))
     known = label_pb2.LabelPlan(classes=3, request_id="mine")
-    uploads = [await _upload(labels, client, known) for client in ["slow", "slower"] * 6]
-    uploads.append(await _upload(labels, "patient", label_pb2.LabelPlan(classes=3)))
+    uploads = [await _upload(service, client, known) for client in ["slow", "slower"] * 6]
+    uploads.append(await _upload(service, "patient", label_pb2.LabelPlan(classes=3)))
     for task in uploads:
         task.cancel()
     await asyncio.wait(uploads)
+    archive.close()
+
+
+def test_the_newest_rounds_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client may have any number of them."""
+    nothing: Any = None
+    archive = Archive(tmp_path)
+    service = LabelServicer(archive, nothing, nothing, nothing, nothing, nothing, 4)
+    for number in range(3):
+        spec = Spec.seal(spec_message(round_id=f"round-{number}"))
+        archive.open_round("client", "", b"", spec, np.zeros((1, 2), np.float32))
+    monkeypatch.setattr(labels, "_MAX_LISTED", 2)
+    assert [r.round_id for r in service._list("client").rounds] == ["round-1", "round-2"]
     archive.close()

@@ -244,14 +244,18 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
             for name, can in self._attendance.present().items()
         ]
         delta, budget = self._defaults.delta, self._ledger.budget
+        client = rpc.caller().name
+        spent = {
+            level: await self._turns.do(client, self._ledger.spent, level, delta) for level in Level
+        }
         limits = {} if budget is None else budget.limits()
         return label_pb2.GetServiceResponse(
             agents=agents,
             parties=self._defaults.parties,
             engine=ENGINE_CODES[self._defaults.engine],
             delta=delta,
-            total_epsilon_agent=self._ledger.spent(Level.AGENT, delta),
-            total_epsilon_instance=self._ledger.spent(Level.INSTANCE, delta),
+            total_epsilon_agent=spent[Level.AGENT],
+            total_epsilon_instance=spent[Level.INSTANCE],
             max_queries=MAX_QUERIES,
             unready_parties=await self._unready(),
             limit_epsilon_agent=limits.get(Level.AGENT),

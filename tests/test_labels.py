@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,10 @@ import pytest
 from aggregator import labels
 from aggregator.archive import Archive, RoundRecord
 from aggregator.labels import LabelServicer
-from mpc_vote import wire
+from mpc_vote import rpc, wire
+from mpc_vote.argmax.engines import EngineName
 from mpc_vote.errors import ErrorKind
+from mpc_vote.identity import Identity, Role
 from mpc_vote.proto.mpcvote.v1 import label_pb2
 from mpc_vote.spec import Spec
 from tests.fuzz.decoders import ROUND, spec_message
@@ -172,3 +176,22 @@ def test_the_newest_rounds_are_listed(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(labels, "_MAX_LISTED", 2)
     assert [r.round_id for r in service._list("client").rounds] == ["round-1", "round-2"]
     archive.close()
+
+
+async def test_what_the_service_has_spent_is_computed_beside_its_loop() -> None:
+    nothing: Any = None
+    threads = set()
+
+    def spent(*_: object) -> float:
+        threads.add(threading.current_thread())
+        return 1.0
+
+    ledger: Any = SimpleNamespace(budget=None, spent=spent)
+    attendance: Any = SimpleNamespace(present=dict)
+    defaults: Any = SimpleNamespace(delta=1e-3, parties=("one",), engine=EngineName.TABLE)
+    service = LabelServicer(nothing, ledger, attendance, nothing, {}, defaults, 4)
+    rpc._caller.set(Identity(Role.CLIENT, "client"))
+    unguarded: Any = LabelServicer.GetService
+    told = await unguarded.__wrapped__(service, label_pb2.GetServiceRequest(), None)
+    assert (told.total_epsilon_agent, told.total_epsilon_instance) == (1.0, 1.0)
+    assert threads and threading.current_thread() not in threads

@@ -25,7 +25,7 @@ from agent_node.agent import Agent
 from agent_node.policy import Policy
 from agent_node.settings import AgentSettings
 from agent_node.voter import Neighbours
-from aggregator import admission, models, party, peers, plans
+from aggregator import admission, party, peers, plans
 from aggregator.admission import Defaults
 from aggregator.archive import Archive
 from aggregator.attendance import Attendance

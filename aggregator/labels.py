@@ -118,8 +118,9 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
         plan = first.plan
         if plan.request_id and self._archive.requested(client, plan.request_id) is not None:
             # It takes no place to upload to: whoever asks so can't keep others from one.
-            async with in_time():
-                digest = await read_digest(first, messages)
+            with self._turns.call(client):
+                async with in_time():
+                    digest = await read_digest(first, messages)
             async with self._named:
                 found = self._resumed(client, plan, digest)
             assert found is not None, "no round is ever forgotten"

@@ -15,6 +15,7 @@ import pytest
 from aggregator import labels
 from aggregator.archive import Archive, RoundRecord
 from aggregator.labels import LabelServicer
+from aggregator.turns import CALLS_EACH
 from mpc_vote import rpc, wire
 from mpc_vote.argmax.engines import EngineName
 from mpc_vote.errors import ErrorKind
@@ -159,6 +160,10 @@ async def test_who_asks_again_under_a_known_id_takes_no_place_to_upload_to(
     known = label_pb2.LabelPlan(classes=3, request_id="mine")
     uploads = [await _upload(service, client, known) for client in ["slow", "slower"] * 6]
     uploads.append(await _upload(service, "patient", label_pb2.LabelPlan(classes=3)))
+    # A message of each is in memory all the same, so there is an end to them.
+    uploads += [await _upload(service, "slow", known) for _ in range(CALLS_EACH - 6)]
+    with refused(ErrorKind.SERVICE_BUSY):
+        await _upload(service, "slow", known)
     for task in uploads:
         task.cancel()
     await asyncio.wait(uploads)

@@ -40,6 +40,7 @@ MOST_ANSWER_SECONDS = 3_000
 _MAX_REQUEST_ID = 128
 _MAX_PLAN_BYTES = 4_096
 _UPLOAD_SECONDS = 300.0
+_HANG_UP_SECONDS = 0.1
 
 Queries = npt.NDArray[Any]
 BallotCode: TypeAlias = common_pb2.BallotKind.ValueType
@@ -82,21 +83,28 @@ def check_rows(rows: Queries, dtype: np.dtype[Any], shape: Sequence[int], field:
         raise VoteError(ErrorKind.QUERIES_DTYPE, field=field, got=rows.dtype, want=dtype)
 
 
-class Intake:
-    """The rows of one batch, alike and with sizes bounded as they arrive."""
+async def hung_up() -> None:
+    """At the end of an upload: a caller that hangs up looks like one that has finished, until its
+    cancellation is here too and ends this."""
+    await asyncio.sleep(_HANG_UP_SECONDS)
 
-    def __init__(self, field: str) -> None:
+
+class Intake:
+    """The rows of one batch, alike and with sizes bounded as they arrive; kept, or only counted."""
+
+    def __init__(self, field: str, *, keep: bool = True) -> None:
         self.rows = 0
         self._field = field
+        self._keep = keep
         self._size = 0
+        self._first: Queries | None = None
         self._parts: list[Queries] = []
 
     def add(self, tensor: common_pb2.Tensor) -> Queries:
         """Takes in the next rows, and gives them back."""
         part = wire.from_tensor(tensor, self._field)
-        if self._parts:
-            first = self._parts[0]
-            check_rows(part, first.dtype, first.shape[1:], self._field)
+        if self._first is not None:
+            check_rows(part, self._first.dtype, self._first.shape[1:], self._field)
         self.rows += len(part)
         self._size += part.nbytes
         if self.rows > MAX_QUERIES:
@@ -106,13 +114,19 @@ class Intake:
         if self._size > MAX_QUERY_BYTES:
             raise VoteError(ErrorKind.QUERIES_TOO_LARGE, field=self._field, limit=MAX_QUERY_BYTES)
         if len(part):
-            self._parts.append(part)
+            self._first = part[:1].copy() if self._first is None else self._first
+            if self._keep:
+                self._parts.append(part)
         return part
+
+    def check(self) -> None:
+        """Refuses a batch without anything in it."""
+        if self._size == 0:
+            raise VoteError(ErrorKind.QUERIES_EMPTY, field=self._field)
 
     def batch(self) -> Queries:
         """All rows."""
-        if self._size == 0:
-            raise VoteError(ErrorKind.QUERIES_EMPTY, field=self._field)
+        self.check()
         return np.concatenate(self._parts)
 
 
@@ -132,17 +146,45 @@ async def read_queries(
 ) -> Queries:
     """The whole batch."""
     queries = Intake("queries")
-    if first.HasField("queries"):
-        queries.add(first.queries)
-    async for message in messages:
+    async for _ in _parts(first, messages, queries):
+        pass
+    return queries.batch()
+
+
+async def read_digest(
+    first: label_pb2.RequestLabelsRequest,
+    messages: AsyncIterator[label_pb2.RequestLabelsRequest],
+) -> bytes:
+    """The digest of a batch that nobody needs: no more of it than a message is in memory."""
+    queries = Intake("queries", keep=False)
+    digest: wire.QueryDigest | None = None
+    async for part in _parts(first, messages, queries):
+        if len(part):
+            digest = digest or wire.QueryDigest(part.dtype, part.shape[1:])
+            digest.update(part)
+    queries.check()
+    assert digest is not None
+    return digest.digest()
+
+
+async def _parts(
+    first: label_pb2.RequestLabelsRequest,
+    messages: AsyncIterator[label_pb2.RequestLabelsRequest],
+    queries: Intake,
+) -> AsyncIterator[Queries]:
+    """A batch's rows as they arrive, until all have."""
+    message: label_pb2.RequestLabelsRequest | None = first
+    while message is not None:
         if message.HasField("queries"):
-            queries.add(message.queries)
+            yield queries.add(message.queries)
+        message = await anext(messages, None)
     announced = first.plan.queries
     if announced and queries.rows != announced:
         raise VoteError(
             ErrorKind.QUERIES_INCOMPLETE, field="queries", got=queries.rows, want=announced
         )
-    return queries.batch()
+    if not announced:
+        await hung_up()
 
 
 def make_spec(

@@ -187,9 +187,10 @@ class Archive:
         found = self._select("client = ? AND request_id = ?", (client, request_id))
         return found[0] if found else None
 
-    def rounds(self, client: str) -> list[RoundRecord]:
-        """All rounds of a client, oldest first, without their labels: there may be many."""
-        return self._select("client = ?", (client,), "NULL")
+    def rounds(self, client: str, most: int) -> list[RoundRecord]:
+        """The newest rounds of a client, oldest first, without their labels: there may be many."""
+        newest = "SELECT rowid FROM rounds WHERE client = ? ORDER BY opened_ms DESC, rowid DESC"
+        return self._select(f"rowid IN ({newest} LIMIT ?)", (client, most), "NULL")
 
     def labels(self, rounds: Sequence[RoundRecord]) -> Labels:
         """The labels of complete rounds, one after the other."""

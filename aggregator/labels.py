@@ -10,11 +10,20 @@ from typing import Any
 
 import grpc
 
-from aggregator.admission import Defaults, Queries, in_time, make_spec, read_plan, read_queries
+from aggregator.admission import (
+    Defaults,
+    Queries,
+    in_time,
+    make_spec,
+    read_digest,
+    read_plan,
+    read_queries,
+)
 from aggregator.archive import COMPLETE, Archive, Labels, RoundRecord
 from aggregator.attendance import Attendance
 from aggregator.places import Places
 from aggregator.rounds import Round, RoundRunner
+from aggregator.turns import Turns
 from mpc_vote import rpc, wire
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import Role
@@ -24,6 +33,8 @@ from mpc_vote.proto.mpcvote.v1 import agent_pb2, label_pb2, label_pb2_grpc
 from mpc_vote.spec import ENGINE_CODES, MAX_QUERIES
 
 _LABELS_PER_MESSAGE = 65_536
+# The newest rounds, which with their reasons fit a message.
+_MAX_LISTED = 1_000
 # Batches that are read at the same time, and those of one client among them.
 _MAX_READING = 8
 _MAX_READING_EACH = 4
@@ -50,6 +61,7 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
         self._parties = parties
         self._defaults = defaults
         self._places = Places(max_open_rounds)
+        self._turns = Turns()
         self._open: dict[str, tuple[Round, asyncio.Task[None]]] = {}
         self._starting: set[asyncio.Task[Round]] = set()
         # Whose batches are being read.
@@ -99,33 +111,37 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
         """The round that a request opens or joins, or the finished one that it asks for again.
 
         A batch takes memory: it is read when there is a place for it, a few at a time, and is on
-        disk, or gone, when this returns.
+        disk, or gone, when this returns. Of one that is here already the digest is read alone.
         """
         async with in_time():
             first = await read_plan(messages)
         plan = first.plan
-        waiting = 0
-        if not plan.request_id or self._archive.requested(client, plan.request_id) is None:
-            self._places.check(client)
-            waiting = self._places.before(client)
-        with self._place_to_read(client, waiting):
+        if plan.request_id and self._archive.requested(client, plan.request_id) is not None:
+            # It takes no place to upload to: whoever asks so can't keep others from one.
+            with self._turns.call(client):
+                async with in_time():
+                    digest = await read_digest(first, messages)
+            async with self._named:
+                found = self._resumed(client, plan, digest)
+            assert found is not None, "no round is ever forgotten"
+            return found
+        self._places.check(client)
+        with self._place_to_read(client, self._places.before(client)):
             async with in_time():
                 queries = await read_queries(first, messages)
-            fingerprint = plan.SerializeToString(deterministic=True) + wire.digest_of(queries)
+            digest = wire.digest_of(queries)
             async with contextlib.AsyncExitStack() as held:
                 if plan.request_id:
                     await held.enter_async_context(self._named)
-                record = self._resumed(client, plan.request_id, fingerprint)
-                if record is None:
-                    # A client that hangs up now must not leave a round that runs nowhere; nor may
-                    # it ask again under its request id before that is known.
-                    opening = self._start(client, plan, queries, fingerprint)
-                    start = asyncio.create_task(_holding(held.pop_all(), opening))
-                    self._starting.add(start)
-                    start.add_done_callback(self._starting.discard)
-                    return await asyncio.shield(start)
-            running = self._open.get(record.round_id)
-            return record if running is None else running[0]
+                    if (found := self._resumed(client, plan, digest)) is not None:
+                        return found
+                # A client that hangs up now must not leave a round that runs nowhere; nor may it
+                # ask again under its request id before that is known.
+                opening = self._start(client, plan, queries, _fingerprint(plan, digest))
+                start = asyncio.create_task(_holding(held.pop_all(), opening))
+                self._starting.add(start)
+                start.add_done_callback(self._starting.discard)
+                return await asyncio.shield(start)
 
     @contextlib.contextmanager
     def _place_to_read(self, client: str, waiting: int) -> Iterator[None]:
@@ -140,13 +156,19 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
         finally:
             self._reading.remove(client)
 
-    def _resumed(self, client: str, request_id: str, fingerprint: bytes) -> RoundRecord | None:
-        if not request_id:
+    def _resumed(
+        self, client: str, plan: label_pb2.LabelPlan, digest: bytes
+    ) -> Round | RoundRecord | None:
+        """The round that the client asked for under the plan's request id, if there is one."""
+        record = self._archive.requested(client, plan.request_id)
+        if record is None:
             return None
-        record = self._archive.requested(client, request_id)
-        if record is not None and record.plan != fingerprint:
-            raise VoteError(ErrorKind.REQUEST_ID_REUSED, field="plan.request_id", got=request_id)
-        return record
+        if record.plan != _fingerprint(plan, digest):
+            raise VoteError(
+                ErrorKind.REQUEST_ID_REUSED, field="plan.request_id", got=plan.request_id
+            )
+        running = self._open.get(record.round_id)
+        return record if running is None else running[0]
 
     async def _start(
         self, client: str, plan: label_pb2.LabelPlan, queries: Queries, fingerprint: bytes
@@ -178,9 +200,13 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
     async def GetRound(
         self, request: label_pb2.GetRoundRequest, context: Any
     ) -> label_pb2.GetRoundResponse:
-        record = self._archive.round(request.round_id, rpc.caller().name)
+        client = rpc.caller().name
+        return await self._turns.do(client, self._round, client, request.round_id)
+
+    def _round(self, client: str, round_id: str) -> label_pb2.GetRoundResponse:
+        record = self._archive.round(round_id, client)
         if record is None:
-            raise VoteError(ErrorKind.ROUND_UNKNOWN, field="round_id", round=request.round_id)
+            raise VoteError(ErrorKind.ROUND_UNKNOWN, field="round_id", round=round_id)
         response = label_pb2.GetRoundResponse(round=record.summary())
         if record.labels is not None:
             labels = label_pb2.Labels(width=record.width, values=record.labels)
@@ -191,7 +217,11 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
     async def ListRounds(
         self, request: label_pb2.ListRoundsRequest, context: Any
     ) -> label_pb2.ListRoundsResponse:
-        records = self._archive.rounds(rpc.caller().name)
+        client = rpc.caller().name
+        return await self._turns.do(client, self._list, client)
+
+    def _list(self, client: str) -> label_pb2.ListRoundsResponse:
+        records = self._archive.rounds(client, _MAX_LISTED)
         return label_pb2.ListRoundsResponse(rounds=[record.summary() for record in records])
 
     @rpc.allowed(Role.CLIENT)
@@ -215,19 +245,28 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
             for name, can in self._attendance.present().items()
         ]
         delta, budget = self._defaults.delta, self._ledger.budget
+        client = rpc.caller().name
+        spent = {
+            level: await self._turns.do(client, self._ledger.spent, level, delta) for level in Level
+        }
         limits = {} if budget is None else budget.limits()
         return label_pb2.GetServiceResponse(
             agents=agents,
             parties=self._defaults.parties,
             engine=ENGINE_CODES[self._defaults.engine],
             delta=delta,
-            total_epsilon_agent=self._ledger.spent(Level.AGENT, delta),
-            total_epsilon_instance=self._ledger.spent(Level.INSTANCE, delta),
+            total_epsilon_agent=spent[Level.AGENT],
+            total_epsilon_instance=spent[Level.INSTANCE],
             max_queries=MAX_QUERIES,
             unready_parties=await self._unready(),
             limit_epsilon_agent=limits.get(Level.AGENT),
             limit_epsilon_instance=limits.get(Level.INSTANCE),
         )
+
+
+def _fingerprint(plan: label_pb2.LabelPlan, digest: bytes) -> bytes:
+    """What must be the same where a request id is: plan and queries."""
+    return plan.SerializeToString(deterministic=True) + digest
 
 
 async def _holding(held: contextlib.AsyncExitStack, opening: Awaitable[Round]) -> Round:

@@ -11,14 +11,16 @@ import math
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aggregator.admission import Intake, check_rows, in_time
+from aggregator.admission import Intake, check_rows, hung_up, in_time
 from aggregator.archive import COMPLETE, Archive, RoundRecord
 from aggregator.places import Places
+from aggregator.turns import Turns
 from mpc_vote import rpc, wire
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import Role
@@ -32,11 +34,12 @@ if TYPE_CHECKING:
     from mpc_vote.learning.student import Student
 
 _STEPS = 1000
-_HANG_UP_SECONDS = 0.1
 # Labels times points: propagation holds such a matrix several times over, some 500 MiB in all.
 _MAX_CELLS = 1 << 24
 # Of the queries to learn from, as float32; a client may have rounds without end.
 _MAX_BYTES = 4 * MAX_QUERY_BYTES
+# The newest, of which those that are alike are learnt from, where none is named.
+_MAX_ROUNDS = 10_000
 
 
 class ModelServicer(model_pb2_grpc.ModelServiceServicer):
@@ -47,6 +50,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         self._delta = delta
         # One client that uploads without end must not keep the others from training.
         self._places = Places(1, refusal=ErrorKind.TRAINING_BUSY)
+        self._turns = Turns()
         self._loaded: tuple[Path, Student] | None = None
 
     async def health(self) -> Mapping[str, bool]:
@@ -61,7 +65,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         messages = aiter(request_iterator)
         async with in_time():
             first = await anext(messages, model_pb2.TrainRequest())
-        rounds = self._rounds(client, first.round_ids)
+        rounds = await self._turns.do(client, self._rounds, client, first.round_ids)
         self._places.take(client)
         started = time.monotonic()
         try:
@@ -99,44 +103,39 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
     async def ListModels(
         self, request: model_pb2.ListModelsRequest, context: Any
     ) -> model_pb2.ListModelsResponse:
-        return model_pb2.ListModelsResponse(models=self._archive.models(rpc.caller().name))
+        client = rpc.caller().name
+        models = await self._turns.do(client, self._archive.models, client)
+        return model_pb2.ListModelsResponse(models=models)
 
     @rpc.allowed(Role.CLIENT)
     async def GetModel(
         self, request: model_pb2.GetModelRequest, context: Any
     ) -> AsyncIterator[model_pb2.GetModelResponse]:
-        model = self._model(request.version)
-        yield model_pb2.GetModelResponse(model=model)
-        path = self._archive.model_path(rpc.caller().name, model.version)
-        content = await asyncio.to_thread(path.read_bytes)
-        for chunk in wire.split_bytes(content):
-            yield model_pb2.GetModelResponse(chunk=chunk)
+        client = rpc.caller().name
+        model = await self._turns.do(client, self._model, client, request.version)
+        # A client may ask and not read: no more than a piece of the file waits for it.
+        with (
+            self._turns.call(client),
+            self._archive.model_path(client, model.version).open("rb") as file,
+        ):
+            yield model_pb2.GetModelResponse(model=model)
+            while chunk := file.read(wire.CHUNK_BYTES):
+                yield model_pb2.GetModelResponse(chunk=chunk)
 
     @rpc.allowed(Role.CLIENT)
     async def Predict(
         self, request: model_pb2.PredictRequest, context: Any
     ) -> model_pb2.PredictResponse:
-        model = self._model(request.version)
-        inputs = wire.from_tensor(request.inputs, "inputs")
-        check_rows(inputs, wire.dtype_of(model.query_dtype), model.query_shape, "inputs")
-        if len(inputs) == 0:
-            raise VoteError(ErrorKind.QUERIES_EMPTY, field="inputs")
-        wire.check_finite(inputs, "inputs")
-        labels = await asyncio.to_thread(
-            self._predict, self._archive.model_path(rpc.caller().name, model.version), inputs
-        )
-        return model_pb2.PredictResponse(version=model.version, labels=labels)
+        client = rpc.caller().name
+        return await self._turns.do(client, self._predict, client, request)
 
     def _rounds(self, client: str, wanted: Sequence[str]) -> list[RoundRecord]:
-        """The rounds to learn from, which must be alike."""
-        complete = [r for r in self._archive.rounds(client) if r.state == COMPLETE]
+        """In a thread: the rounds to learn from, which must be alike."""
         if wanted:
-            by_id = {record.round_id: record for record in complete}
-            for round_id in wanted:
-                if round_id not in by_id:
-                    raise VoteError(ErrorKind.ROUND_UNKNOWN, field="round_ids", round=round_id)
-            chosen = [by_id[round_id] for round_id in dict.fromkeys(wanted)]
+            chosen = [self._complete(client, round_id) for round_id in dict.fromkeys(wanted)]
         else:
+            newest = self._archive.rounds(client, _MAX_ROUNDS)
+            complete = [r for r in newest if r.state == COMPLETE]
             chosen = [r for r in complete if _kind(r) == _kind(complete[-1])]
         if not chosen:
             raise VoteError(ErrorKind.NOTHING_LABELLED)
@@ -152,6 +151,12 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
                 ErrorKind.ROUNDS_TOO_LARGE, field="round_ids", got=size, limit=_MAX_BYTES
             )
         return chosen
+
+    def _complete(self, client: str, round_id: str) -> RoundRecord:
+        record = self._archive.round(round_id, client)
+        if record is None or record.state != COMPLETE:
+            raise VoteError(ErrorKind.ROUND_UNKNOWN, field="round_ids", round=round_id)
+        return replace(record, labels=None)
 
     def _train(
         self,
@@ -206,16 +211,25 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         finally:
             scratch.unlink(missing_ok=True)
 
-    def _predict(self, path: Path, inputs: wire.Array) -> Any:
+    def _predict(self, client: str, request: model_pb2.PredictRequest) -> model_pb2.PredictResponse:
+        """In a thread: what a model says of some inputs."""
         from mpc_vote.learning.student import Student
 
+        model = self._model(client, request.version)
+        inputs = wire.from_tensor(request.inputs, "inputs")
+        check_rows(inputs, wire.dtype_of(model.query_dtype), model.query_shape, "inputs")
+        if len(inputs) == 0:
+            raise VoteError(ErrorKind.QUERIES_EMPTY, field="inputs")
+        wire.check_finite(inputs, "inputs")
+        path = self._archive.model_path(client, model.version)
         loaded = self._loaded
         if loaded is None or loaded[0] != path:
             loaded = self._loaded = (path, Student.load(path))
-        return loaded[1].predict(inputs.astype(np.float32))
+        labels = loaded[1].predict(inputs.astype(np.float32))
+        return model_pb2.PredictResponse(version=model.version, labels=labels)
 
-    def _model(self, version: int) -> model_pb2.Model:
-        models = self._archive.models(rpc.caller().name)
+    def _model(self, client: str, version: int) -> model_pb2.Model:
+        models = self._archive.models(client)
         for model in models if version else models[-1:]:
             if version in (0, model.version):
                 return model
@@ -266,8 +280,7 @@ async def _read_unlabelled(
                     limit=limit,
                 )
         message = await anext(rest, None)
-    # A client that hangs up looks like one that has finished, until its cancellation is here too.
-    await asyncio.sleep(_HANG_UP_SECONDS)
+    await hung_up()
     return None if points is None else await asyncio.to_thread(_finite, points)
 
 

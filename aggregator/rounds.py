@@ -197,7 +197,9 @@ class RoundRunner:
         contributors = await self._contributors(spec, ballots)
         labels, statistics = await self._aggregate(round_, contributors)
         self._round_trip = max(one.round_trip_seconds for one in statistics)
-        completed = self._completed(round_, contributors, ballots, statistics)
+        completed = await asyncio.to_thread(
+            self._completed, round_, contributors, ballots, statistics
+        )
         for absence in completed.absences:
             log.info("round %s went without %s: %s", spec.round_id, absence.agent, absence.reason)
         await asyncio.to_thread(self._archive.complete_round, completed, labels)
@@ -322,6 +324,7 @@ class RoundRunner:
         ballots: Ballots,
         statistics: Sequence[party_pb2.AggregateStatistics],
     ) -> label_pb2.RoundCompleted:
+        """In a thread: what all rounds have cost takes a while where there are many plans."""
         spec, delta = round_.spec, round_.delta
         names = {holding.agent for holding in contributors}
         cost = common_pb2.Cost(

@@ -14,10 +14,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import random
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Coroutine,
+    Iterator,
+    MutableMapping,
+    Sequence,
+)
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +36,8 @@ from typing import Any, Self, TypeVar
 import grpc
 import numpy as np
 import numpy.typing as npt
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
 
 from mpc_vote import rpc, wire
 from mpc_vote.argmax.engines import EngineName
@@ -48,8 +59,11 @@ _LABEL_SECONDS = 3_600.0
 _WHO = "The coordinator"
 # Clients that were told the same come back one after the other, none before its time.
 _JITTER = (1.0, 1.25)
+# Of the largest model that a service trains, on rows of wire.MAX_ROW_BYTES.
+_MAX_MODEL_BYTES = (1 << 30) + (1 << 24)
 
 T = TypeVar("T")
+Answer = TypeVar("Answer", bound=Message)
 
 
 @dataclass(frozen=True)
@@ -182,18 +196,23 @@ class AsyncLabelClient:
     ) -> AsyncGenerator[Progress | LabelResult, None]:
         """One request."""
         parts: list[label_pb2.Labels] = []
+        room = len(queries) * plan.classes
         opened = label_pb2.RoundOpened()
         call = self._labels.RequestLabels(_requests(queries, plan), timeout=_LABEL_SECONDS)
         try:
             async for response in call:
+                _plain(response)
                 if response.HasField("opened"):
                     opened = response.opened
                 elif response.HasField("progress"):
                     yield _progress(response.progress)
                 elif response.HasField("labels"):
                     parts.append(response.labels)
+                    room -= len(response.labels.values)
+                    if room < 0 or len(parts) > len(queries):
+                        raise _nonsense(f"it has more labels than {len(queries)} queries take")
                 else:
-                    yield _result(response.completed, parts, opened, len(queries))
+                    yield _result(response.completed, parts, opened, len(queries), plan.classes)
                     return
         except grpc.RpcError as error:
             raise VoteError.from_rpc(error, _WHO) from error
@@ -219,7 +238,13 @@ class AsyncLabelClient:
     async def round(self, round_id: str) -> label_pb2.GetRoundResponse:
         """A round's state and, if it is complete, its labels."""
         request = label_pb2.GetRoundRequest(round_id=round_id)
-        return await _call(self._labels.GetRound(request, timeout=_CALL_SECONDS))
+        found = await _call(self._labels.GetRound(request, timeout=_CALL_SECONDS))
+        labels, rows = found.labels, found.round.queries
+        if found.HasField("labels") and (
+            labels.width == 0 or len(labels.values) != rows * labels.width
+        ):
+            raise _nonsense(f"{len(labels.values)} labels for {rows} queries")
+        return found
 
     async def train(
         self,
@@ -238,14 +263,17 @@ class AsyncLabelClient:
         call = self._models.Train(_train_requests(first, points), timeout=_LABEL_SECONDS)
         try:
             async for response in call:
+                _plain(response)
                 if response.HasField("progress"):
                     yield response.progress
                 else:
                     yield response.model
+                    return
         except grpc.RpcError as error:
             raise VoteError.from_rpc(error, _WHO) from error
         finally:
             call.cancel()
+        raise _nonsense("it ended without a model")
 
     async def models(self) -> Sequence[model_pb2.Model]:
         """All versions, oldest first."""
@@ -259,12 +287,17 @@ class AsyncLabelClient:
         request = model_pb2.GetModelRequest(version=version)
         try:
             async for response in self._models.GetModel(request, timeout=_CALL_SECONDS):
+                _plain(response)
                 if response.HasField("model"):
                     description = response.model
                 else:
                     content += response.chunk
+                if len(content) > _MAX_MODEL_BYTES:
+                    raise _nonsense(f"the model takes over {_MAX_MODEL_BYTES} bytes")
         except grpc.RpcError as error:
             raise VoteError.from_rpc(error, _WHO) from error
+        if hashlib.sha256(content).digest() != description.sha256:
+            raise _nonsense("the model is not the one that it describes")
         return description, bytes(content)
 
     async def predict(self, inputs: npt.ArrayLike, version: int = 0) -> npt.NDArray[np.int64]:
@@ -434,6 +467,7 @@ def _result(
     parts: Sequence[label_pb2.Labels],
     opened: label_pb2.RoundOpened,
     rows: int,
+    classes: int,
 ) -> LabelResult:
     """All labels in their places, once there is one for each query."""
     width = parts[0].width if parts else 1
@@ -441,12 +475,14 @@ def _result(
     flat = np.array([value for o in sorted(values) for value in values[o]], dtype=np.int64)
     if width == 0 or flat.size != rows * width:
         raise _nonsense(f"{flat.size} labels for {rows} queries")
+    if flat.max() >= max(2, classes):
+        raise _nonsense(f"label {flat.max()} of {classes} classes")
     return LabelResult(
         round_id=completed.round_id,
         labels=flat if width == 1 else flat.reshape(-1, width),
         cost=completed.cost,
         contributors=completed.contributors,
-        absences={one.agent: printable(one.reason) for one in completed.absences},
+        absences={one.agent: one.reason for one in completed.absences},
         warnings=tuple(opened.warnings),
         spec=opened.spec if opened.HasField("spec") else None,
     )
@@ -456,7 +492,26 @@ def _nonsense(why: str) -> VoteError:
     return VoteError(ErrorKind.ANSWER_MALFORMED, who=_WHO, why=why)
 
 
-async def _call(call: Awaitable[T]) -> T:
+def _plain(answer: Message) -> None:
+    """Has all texts of an answer fit for a line of a terminal, whoever wrote them."""
+    for field, value in answer.ListFields():
+        if field.type == FieldDescriptor.TYPE_STRING:
+            if isinstance(value, str):
+                setattr(answer, field.name, printable(value))
+            else:
+                value[:] = [printable(text) for text in value]
+        elif field.type == FieldDescriptor.TYPE_MESSAGE:
+            if isinstance(value, MutableMapping):
+                # The only maps are of numbers, by name.
+                told = {printable(name): number for name, number in value.items()}
+                value.clear()
+                value.update(told)
+            else:
+                for part in [value] if isinstance(value, Message) else value:
+                    _plain(part)
+
+
+async def _call(call: Awaitable[Answer]) -> Answer:
     try:
         answer = await call
     except grpc.RpcError as error:
@@ -464,4 +519,5 @@ async def _call(call: Awaitable[T]) -> T:
     if answer is None:
         # What gRPC gives where a call ends well without an answer.
         raise _nonsense("it is empty")
+    _plain(answer)
     return answer

@@ -84,6 +84,33 @@ async def test_who_uploads_without_end_does_not_pass_those_that_wait(archive: Ar
 
 
 def test_rounds_are_listed_without_their_labels(archive: Archive) -> None:
-    rounds = archive.rounds("client")
+    rounds = archive.rounds("client", 10)
     assert [record.labels for record in rounds] == [None] * 3
     assert archive.labels([rounds[2], rounds[0]]).tolist() == [2] * ROWS + [0] * ROWS
+
+
+async def test_of_a_model_that_nobody_reads_a_piece_is_in_memory(
+    archive: Archive, tmp_path: Path
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.write_bytes(bytes(3 * wire.CHUNK_BYTES))
+    archive.add_model("client", model_pb2.Model(), scratch)
+    rpc._caller.set(Identity(Role.CLIENT, "client"))
+    unguarded: Any = ModelServicer.GetModel
+    answers = unguarded.__wrapped__(ModelServicer(archive, 1e-3), model_pb2.GetModelRequest(), None)
+    assert (await anext(answers)).model.version == 1
+    assert len((await anext(answers)).chunk) == wire.CHUNK_BYTES
+    archive.model_path("client", 1).write_bytes(b"")
+    assert [answer async for answer in answers] == []
+
+
+def test_rounds_are_learnt_from_by_name_or_from_the_newest(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = ModelServicer(archive, 1e-3)
+    monkeypatch.setattr(models, "_MAX_ROUNDS", 2)
+    assert [r.round_id for r in service._rounds("client", [])] == ["round-1", "round-2"]
+    assert [r.round_id for r in service._rounds("client", ["round-0"])] == ["round-0"]
+    for unknown in ("round-3", "round-9"):
+        with refused(ErrorKind.ROUND_UNKNOWN):
+            service._rounds("client", [unknown])

@@ -8,6 +8,7 @@ charged.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from aggregator.attendance import Attendance, Ballots
 from aggregator.rounds import Round, RoundRunner
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.privacy.ledger import Ledger
+from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import common_pb2, party_pb2
 from mpc_vote.spec import Spec
 from tests.fuzz.fakes import Channel, Stream
@@ -115,6 +117,23 @@ async def run(spec: Spec, last: Any, directory: Path, others: Any = None) -> tup
         round_ = Round(spec, 1e-3)
         await RoundRunner(archive, ledger, Voted(archive), parties, 30.0).run(round_)
         return round_, len(ledger.spends())
+
+
+async def test_nobody_waits_while_it_is_computed_what_rounds_have_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes a while after rounds of many plans."""
+    spent, threads = Ledger.spent, set()
+
+    def slow(self: Ledger, level: Level, delta: float) -> float:
+        threads.add(threading.current_thread())
+        return spent(self, level, delta)
+
+    monkeypatch.setattr(Ledger, "spent", slow)
+    spec = spec_of()
+    round_, _ = await run(spec, party(spec), tmp_path)
+    assert round_.error is None
+    assert threads and threading.current_thread() not in threads
 
 
 def counting(answers: Answers) -> Callable[[Spec], Any]:

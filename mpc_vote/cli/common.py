@@ -62,18 +62,21 @@ def counted(number: float, one: str, many: str | None = None) -> str:
     return f"{text} {one if number == 1 else many or one + 's'}"
 
 
-def console(json_path: str | None) -> Console:
-    """Where people read; standard error if standard output carries the JSON."""
-    return Console(stderr=json_path == "-", highlight=False)
+def console(json_path: str | None, *, markup: bool = True) -> Console:
+    """Where people read; standard error if standard output carries the JSON.
+
+    Without `markup` where others' words are shown, which are then shown as they are.
+    """
+    return Console(stderr=json_path == "-", highlight=False, markup=markup)
 
 
 def progress(on: Console) -> Progress:
     """Live bars."""
     return Progress(
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=30),
-        TextColumn("{task.fields[detail]}"),
+        TextColumn("{task.fields[detail]}", markup=False),
         TimeElapsedColumn(),
         console=on,
     )

@@ -78,7 +78,7 @@ async def _main(settings: LabelSettings) -> None:
         request_id=settings.request_id,
         verified=settings.verified,
     )
-    out = console(settings.json_path)
+    out = console(settings.json_path, markup=False)
     async with connect(settings) as client:
         result = await follow(client, queries, plan, out, settings.patience)
     with settings.out.open("wb") as file:

@@ -46,7 +46,7 @@ async def _main(settings: ModelSettings) -> None:
     for path in (settings.out, settings.labels, settings.json_path):
         check_writable(path)
     inputs = read_array(settings.inputs) if settings.inputs else None
-    out = console(settings.json_path)
+    out = console(settings.json_path, markup=False)
     async with connect(settings) as client:
         models = await client.models()
         out.print(describe(models) if models else "no model yet: run mpc-vote train")

@@ -13,11 +13,17 @@ from rich.table import Column, Table
 
 from mpc_vote import process
 from mpc_vote.cli.common import ClientSettings, check_writable, connect, console, write_json
-from mpc_vote.errors import printable
 from mpc_vote.privacy.shown import shown
 from mpc_vote.process import CommandError
 from mpc_vote.proto.mpcvote.v1 import label_pb2
 from mpc_vote.spec import BALLOTS
+
+_STATES = {
+    number: name.removeprefix("ROUND_STATE_").lower()
+    for name, number in label_pb2.RoundState.items()
+}
+# In place of what a service says and this version can't read.
+_UNKNOWN = "?"
 
 
 class RoundsSettings(ClientSettings):
@@ -39,14 +45,13 @@ async def _main(settings: RoundsSettings) -> None:
         raise CommandError("labels need both --round and --out")
     check_writable(settings.out)
     check_writable(settings.json_path)
-    out = console(settings.json_path)
+    out = console(settings.json_path, markup=False)
     async with connect(settings) as client:
         rounds = await client.rounds()
         if settings.round is not None and settings.out is not None:
             found = await client.round(settings.round)
             if found.round.state != label_pb2.ROUND_STATE_COMPLETE:
-                why = printable(found.round.reason)
-                raise CommandError(f"round {settings.round} has no labels: {why}")
+                raise CommandError(f"round {settings.round} has no labels: {found.round.reason}")
             values = np.array(found.labels.values, dtype=np.int64)
             width = found.labels.width
             with settings.out.open("wb") as file:
@@ -57,15 +62,21 @@ async def _main(settings: RoundsSettings) -> None:
     figures = (Column(name, no_wrap=True) for name in columns)
     table = Table(Column("round", overflow="fold"), *figures, box=None)
     for one in rounds:
-        opened = dt.datetime.fromtimestamp(one.opened_unix_ms / 1000).strftime("%d %b %H:%M")
         row = _row(one)
-        cells = (opened, row["state"], str(row["queries"]), f"{row['sigma']:g}", *_spent(one))
+        cells = (_opened(one), row["state"], str(row["queries"]), f"{row['sigma']:g}", *_spent(one))
         table.add_row(row["round_id"], *cells)
     out.print(table)
     for one in rounds:
         if one.reason:
-            out.print(f"{one.round_id}: {printable(one.reason)}", markup=False)
+            out.print(f"{one.round_id}: {one.reason}")
     write_json(settings.json_path, {"rounds": [_row(one) for one in rounds]})
+
+
+def _opened(one: label_pb2.RoundSummary) -> str:
+    try:
+        return dt.datetime.fromtimestamp(one.opened_unix_ms / 1000).strftime("%d %b %H:%M")
+    except (ValueError, OverflowError, OSError):
+        return _UNKNOWN
 
 
 def _spent(one: label_pb2.RoundSummary) -> tuple[str, ...]:
@@ -82,10 +93,10 @@ def _row(one: label_pb2.RoundSummary) -> dict[str, Any]:
     return {
         "round_id": one.round_id,
         "opened_unix_ms": one.opened_unix_ms,
-        "state": label_pb2.RoundState.Name(one.state).removeprefix("ROUND_STATE_").lower(),
+        "state": _STATES.get(one.state, _UNKNOWN),
         "queries": one.queries,
         "classes": one.classes,
-        "ballot": BALLOTS[one.ballot].value,
+        "ballot": BALLOTS[one.ballot].value if one.ballot in BALLOTS else _UNKNOWN,
         "sigma": one.sigma,
         "epsilon_agent": None if cost is None else cost.epsilon_agent,
         "epsilon_instance": None if cost is None else cost.epsilon_instance,

@@ -34,7 +34,7 @@ def command(arguments: Sequence[str]) -> int:
 async def _main(settings: StatusSettings) -> None:
     async with connect(settings) as client:
         service = await client.service()
-    out = console(settings.json_path)
+    out = console(settings.json_path, markup=False)
     table = Table("agent", "classes", "query", "ballots", "k", "wants")
     for agent in service.agents:
         row = _agent(agent)

@@ -55,7 +55,7 @@ async def _main(settings: TrainSettings) -> None:
         raise CommandError("--features is for the points of --unlabelled, which is not given")
     unlabelled = read_array(settings.unlabelled) if settings.unlabelled else None
     check_writable(settings.json_path)
-    out = console(settings.json_path)
+    out = console(settings.json_path, markup=False)
     async with connect(settings) as client:
         model = await follow(
             client, settings.rounds, settings.seed, out, unlabelled, settings.features

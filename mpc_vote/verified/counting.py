@@ -134,7 +134,7 @@ def _add_up(
     else:
         rows = _one_hot(part.units[own_pointers], opened[0][own_pointers], layout.classes)
         votes = rows.reshape(queries, layout.votes, -1).sum(axis=1, dtype=dtype)
-    noise = _weighed(values[:, layout.vote_flags :], layout.noise_weights)
+    noise = _weighed(values[:, layout.vote_flags :], layout.classes, layout.noise_weights)
     if constants:
         noise -= dtype.type(layout.bound)
     noise += votes * dtype.type(layout.unit)
@@ -148,9 +148,10 @@ def _one_hot(units: Array, opened: Pointers, classes: int) -> Array:
     return np.take_along_axis(units, places.astype(np.intp), axis=1)
 
 
-def _weighed(flags: Array, weights: Sequence[int]) -> Array:
-    """Flags of each cell, (queries, classes x weights), added up."""
-    cells: Array = flags.reshape(len(flags), -1, len(weights)) @ np.array(weights, flags.dtype)
+def _weighed(flags: Array, classes: int, weights: Sequence[int]) -> Array:
+    """Flags of each cell, (queries, classes x weights), added up; there may be no weights."""
+    shape = (len(flags), classes, len(weights))
+    cells: Array = flags.reshape(shape) @ np.array(weights, flags.dtype)
     return cells
 
 

@@ -25,7 +25,7 @@ from agent_node.agent import Agent
 from agent_node.policy import Policy
 from agent_node.settings import AgentSettings
 from agent_node.voter import Neighbours
-from aggregator import admission, models, party, peers, plans
+from aggregator import admission, party, peers, plans
 from aggregator.admission import Defaults
 from aggregator.archive import Archive
 from aggregator.attendance import Attendance
@@ -466,7 +466,7 @@ def _coordinator(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
 
     with (
         mock.patch.object(Spec, "seconds_left", lambda _: _ANSWER_SECONDS),
-        mock.patch.object(models, "_HANG_UP_SECONDS", 0.0),
+        mock.patch.object(admission, "_HANG_UP_SECONDS", 0.0),
         mock.patch.object(
             ModelServicer, "_train", lambda *_: model_pb2.Model(version=2, classes=3)
         ),
@@ -953,7 +953,9 @@ def _client_seeds() -> list[bytes]:
             call(
                 names,
                 "model",
-                model_pb2.GetModelResponse(model=model_pb2.Model(version=1)),
+                model_pb2.GetModelResponse(
+                    model=model_pb2.Model(version=1, sha256=hashlib.sha256(b"abc").digest())
+                ),
                 model_pb2.GetModelResponse(chunk=b"abc"),
             ),
             call(names, "predict", model_pb2.PredictResponse(version=1, labels=[0, 1, 2, 0])),

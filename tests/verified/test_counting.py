@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -102,6 +102,19 @@ def test_who_is_absent_adds_nothing_and_many_queries_come_in_chunks(
     shares = [split_bits(encode(layout, b, n), 3, 1) for b, n in zip(ballots, drawn, strict=True)]
     totals, _ = count_all(count, [shares[0], None, shares[2], None], 3)
     assert np.array_equal(totals, ballots[0] + drawn[0] + ballots[2] + drawn[2])
+
+
+@pytest.mark.parametrize("make", [one_hot, lambda c, b: counts(c, 3, b)])
+def test_ballots_are_counted_also_where_there_is_no_room_for_noise(
+    make: Callable[[int, int], Layout],
+) -> None:
+    """Sigma may be so small that no noise is ever drawn: the round was charged, and then failed."""
+    layout = make(3, noise.tail_bound(1e-40, TAIL))
+    assert layout.noise_weights == ()
+    ballot = votes_of(np.random.default_rng(1), layout, 5)
+    shares = split_bits(encode(layout, ballot, np.zeros_like(ballot)), 2, 0)
+    totals, _ = count_all(Count((layout,), 5, 16), [shares], 2)
+    assert np.array_equal(totals, ballot)
 
 
 VOTE, BOUND = 1 << 12, 40  # so large a vote can be told from noise

@@ -440,7 +440,9 @@ class ListRoundsResponse(_message.Message):
 
     ROUNDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def rounds(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoundSummary]: ...
+    def rounds(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoundSummary]:
+        """The newest 1,000, oldest first."""
+
     def __init__(
         self,
         *,

@@ -13,6 +13,7 @@ import gc
 import math
 import threading
 import types
+import weakref
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -543,6 +544,90 @@ async def test_the_dealer_forgets_a_session_that_a_party_leaves(certificates: Ce
             return not keeps(servicer, seeds)
 
         await until(forgotten, "the session is forgotten")
+
+
+async def test_the_dealer_keeps_no_plan_of_a_session_that_has_ended(dealer: Dealer) -> None:
+    """Plans can be long, and of sessions that have ended there can be any number."""
+    servicer = dealer.servicer
+    assert isinstance(servicer, DealerServicer)
+    await dealer.grants("session", PAIR)
+    plan = weakref.ref(servicer._deals["session"].session.plan)
+    await dealer.collected("party-1", "session", 0)
+
+    async def forgotten() -> bool:
+        gc.collect()
+        return plan() is None
+
+    await until(forgotten, "the plan is forgotten")
+
+
+class Counted(bytes):
+    """Bytes of which one knows how many there are."""
+
+    alive = 0
+
+    def __new__(cls, data: bytes) -> Counted:
+        cls.alive += 1
+        return super().__new__(cls, data)
+
+    def __del__(self) -> None:
+        Counted.alive -= 1
+
+
+async def test_corrections_that_parties_do_not_read_take_bounded_memory(
+    dealer: Dealer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are let go are made again, and are the same, when their party goes on."""
+    item = Triples(TripleKind.PRODUCT, 1 << 19)
+    plan, sessions, room = Plan((Run((item,), 3),)), 5, 3
+    correct = Triples.correct
+    monkeypatch.setattr(Triples, "correct", lambda *given: Counted(correct(*given)))
+    monkeypatch.setattr("aggregator.dealer.MAX_UNSENT_BYTES", room * item.correction_bytes)
+    async with contextlib.AsyncExitStack() as stack:
+        materials = [
+            await stack.enter_async_context(
+                dealer.material(f"session-{number}", MaterialPool(item.part_bytes), plan)
+            )
+            for number in range(sessions)
+        ]
+        for material in materials:
+            await ready(material, 1)
+        # The next of each is on its way and the one after that is made; nobody has room for them.
+        await asyncio.sleep(SOON)
+        assert 0 < Counted.alive <= room
+        for _ in plan:
+            for material in materials:
+                await taken(material, item)
+
+    async def gone() -> bool:
+        return Counted.alive == 0
+
+    await until(gone, "nothing is held for calls that have ended")
+
+
+async def test_no_more_is_made_at_once_for_parties_that_ask_and_hang_up(
+    dealer: Dealer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = [], threading.Event()
+    correct = Triples.correct
+
+    def slowly(item: Triples, seeds: Sequence[bytes], index: int) -> bytes:
+        begun.append(index)
+        go_on.wait(SECONDS)
+        return correct(item, seeds, index)
+
+    monkeypatch.setattr(Triples, "correct", slowly)
+    try:
+        for number in range(4):
+            asked = [dealer.dealt(name, f"session-{number}", PAIR) for name in PAIR]
+            async with asked[0] as first, asked[1] as second:
+                await asyncio.gather(first.read(), second.read())
+                await asyncio.sleep(SOON)
+        assert len(begun) == 2
+    finally:
+        go_on.set()
+    # The places are given back.
+    await dealer.grants("after", PAIR)
 
 
 def _level(**changes: Any) -> dealer_pb2.DealItem:

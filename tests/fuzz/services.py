@@ -330,7 +330,7 @@ def _party(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
             stream = Stream(given, mirror)
             return stream
 
-        peer_servicer = PeerServicer()
+        peer_servicer = PeerServicer(PARTIES)
         servicer = PartyServicer(
             PARTIES[rank],
             PARTIES,

@@ -1390,7 +1390,7 @@ async def committee_of(
             }
             to_dealer = await stack.enter_async_context(dealer.channel(name))
             tally = stack.enter_context(contextlib.closing(Tally(directory / name / "party.db")))
-            peer_servicer = last if last and name == TRIO[-1] else PeerServicer()
+            peer_servicer = last if last and name == TRIO[-1] else PeerServicer(TRIO)
             servicer = PartyServicer(
                 name,
                 TRIO,
@@ -1727,7 +1727,7 @@ class Accuser(PeerServicer):
     they would raise themselves."""
 
     def __init__(self, error: VoteError) -> None:
-        super().__init__()
+        super().__init__(TRIO)
         self._error = error
 
     @rpc.allowed(Role.PARTY)

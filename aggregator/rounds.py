@@ -196,7 +196,6 @@ class RoundRunner:
             await self._collect(round_, ballots, spec.seconds_left())
         contributors = await self._contributors(spec, ballots)
         labels, statistics = await self._aggregate(round_, contributors)
-        self._round_trip = max(one.round_trip_seconds for one in statistics)
         completed = self._completed(round_, contributors, ballots, statistics)
         for absence in completed.absences:
             log.info("round %s went without %s: %s", spec.round_id, absence.agent, absence.reason)
@@ -306,6 +305,9 @@ class RoundRunner:
             ]
         )
         round_.counted = True
+        # Before it is known whether there are labels: parties see by the groups of later rounds
+        # what is taken over.
+        self._round_trip = max(one.round_trip_seconds for one in statistics)
         totals &= np.uint64((1 << label_bits(spec.row_classes)) - 1)
         if totals.max() >= spec.row_classes:
             raise VoteError(

@@ -105,6 +105,12 @@ def party(spec: Spec, **answers: Callable[..., Any]) -> Any:
 
 async def run(spec: Spec, last: Any, directory: Path) -> tuple[Round, int]:
     """A round with this last party, and how often it was charged."""
+    round_, charges, _ = await run_and_measure(spec, last, directory)
+    return round_, charges
+
+
+async def run_and_measure(spec: Spec, last: Any, directory: Path) -> tuple[Round, int, float]:
+    """As `run`, with the round trip that later rounds are planned by."""
     with (
         contextlib.closing(Archive(directory)) as archive,
         contextlib.closing(Ledger(directory / "ledger.db", None)) as ledger,
@@ -112,8 +118,9 @@ async def run(spec: Spec, last: Any, directory: Path) -> tuple[Round, int]:
         archive.open_round("client", "", b"", spec, np.zeros((spec.message.queries, 2), np.float32))
         parties: Any = {name: party(spec) for name in PARTIES[:-1]} | {PARTIES[-1]: last}
         round_ = Round(spec, 1e-3)
-        await RoundRunner(archive, ledger, Voted(archive), parties, 30.0).run(round_)
-        return round_, len(ledger.spends())
+        runner = RoundRunner(archive, ledger, Voted(archive), parties, 30.0)
+        await runner.run(round_)
+        return round_, len(ledger.spends()), await runner.round_trip()
 
 
 def counting(answers: Answers) -> Callable[[Spec], Any]:
@@ -231,3 +238,21 @@ async def test_parties_do_not_hear_whether_labels_were_out_of_range(
     round_, _ = await run(spec, last, tmp_path)
     assert (round_.error is None) == (shift == 0), round_.error
     assert heard == told
+
+
+@pytest.mark.parametrize("shift", [0, 3], ids=["right", "range"])
+async def test_parties_do_not_see_by_later_rounds_whether_labels_were_out_of_range(
+    shift: int, tmp_path: Path
+) -> None:
+    """The groups of the next round, which parties read in its spec, follow from what they say of
+    the last one: that must be taken over either way."""
+    words = np.full(5, shift, "<u2").tobytes()
+    said = party_pb2.AggregateStatistics(rounds=3, seconds=0.1, round_trip_seconds=1e4)
+    given = [
+        party_pb2.AggregateResponse(shares=party_pb2.LabelShares(shares=words)),
+        party_pb2.AggregateResponse(statistics=said),
+    ]
+    spec = spec_of()
+    round_, _, round_trip = await run_and_measure(spec, counting(lambda _: given)(spec), tmp_path)
+    assert (round_.error is None) == (shift == 0), round_.error
+    assert round_trip == said.round_trip_seconds

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import dataclasses
 import itertools
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -99,8 +99,9 @@ class _Unsent:
 class _Deal:
     """One session: the seeds of its parties as they come, then commitments, then corrections."""
 
-    def __init__(self, session: Session, workshop: _Workshop) -> None:
+    def __init__(self, session: Session, begun_by: str, workshop: _Workshop) -> None:
         self.session = session
+        self.begun_by = begun_by
         listed = sum(len(run.items) for run in session.plan.runs)
         self.weight = session.plan.items * session.copies + _LISTED * listed
         self.seed_hashes: list[bytes] = []
@@ -138,17 +139,17 @@ class _Deal:
             missing = [n for r, n in enumerate(self.session.parties) if r not in self._seeds]
             what = f"The request of {' and '.join(missing)} to the dealer"
             raise VoteError(ErrorKind.DEADLINE, what=what, seconds=_GATHER_SECONDS)
-        self._check_open()
+        self.check_open()
 
     async def commitments(self) -> AsyncIterator[bytes]:
         """To each item in turn, for one party; made once for all that ask."""
         for place in range(self.session.plan.items):
             async with self._making:
-                self._check_open()
+                self.check_open()
                 if place == len(self._digests):
                     index, item = next(self._uncommitted)
                     made = await self._workshop.run(commit, item, self._keys, index)
-                    self._check_open()
+                    self.check_open()
                     self._digests.append(made)
             yield self._digests[place]
         self._readers -= 1
@@ -174,7 +175,8 @@ class _Deal:
         if not self._whole.done():
             self._whole.set_result(None)
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Refuses to go on with a session that has ended."""
         if self._ended:
             raise VoteError(ErrorKind.DEAL_ENDED, session=self.session.id, why=self._ended)
 
@@ -183,7 +185,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
     """Deals to parties."""
 
     def __init__(self) -> None:
-        # The oldest sessions are ended when there are too many.
+        # The oldest come first.
         self._deals: OrderedDict[str, _Deal] = OrderedDict()
         self._weight = 0
         self._workshop = _Workshop()
@@ -285,17 +287,28 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
         if len(seeds) != session.copies or any(len(seed) != SEED_BYTES for seed in seeds):
             why = f"there must be a seed of {SEED_BYTES} bytes for each copy"
             raise VoteError(ErrorKind.DEAL_INVALID, why=why)
-        deal = self._deals.get(session.id) or self._begin(session)
+        deal = self._deals.get(session.id) or self._begin(session, party)
+        deal.check_open()
         _check_same(session, deal.session, party)
         deal.take_seeds(session.parties.index(party), seeds)
         return deal
 
-    def _begin(self, session: Session) -> _Deal:
-        deal = self._deals[session.id] = _Deal(session, self._workshop)
+    def _begin(self, session: Session, party: str) -> _Deal:
+        deal = self._deals[session.id] = _Deal(session, party, self._workshop)
         self._weight += deal.weight
         while len(self._deals) > MAX_SESSIONS or self._weight > MAX_COMMITMENTS:
-            self._end(next(iter(self._deals.values())), "there were too many sessions after it")
+            self._end(self._too_much(), "there were too many sessions")
         return deal
+
+    def _too_much(self) -> _Deal:
+        """The oldest session of the party that has begun most: one can't end those of others by
+        beginning many, or long ones that nobody joins."""
+        by_weight = self._weight > MAX_COMMITMENTS
+        begun: Counter[str] = Counter()
+        for deal in self._deals.values():
+            begun[deal.begun_by] += deal.weight if by_weight else 1
+        most = max(begun, key=begun.__getitem__)
+        return next(deal for deal in self._deals.values() if deal.begun_by == most)
 
 
 def _session(request: dealer_pb2.DealRequest) -> Session:

@@ -384,10 +384,16 @@ async def test_the_dealer_ends_the_oldest_sessions_before_plans_fill_its_memory(
     """No party can make it hold more, however many sessions it opens."""
     servicer = dealer.servicer
     assert isinstance(servicer, DealerServicer)
-    await dealer.grants("first", PAIR, MIXED_PLAN)
+
+    async def begin(session: str) -> None:
+        first = asyncio.create_task(dealer.read("party-0", session, PAIR, MIXED_PLAN))
+        await dealer.asked(session)
+        await asyncio.gather(first, dealer.read("party-1", session, PAIR, MIXED_PLAN))
+
+    await begin("first")
     monkeypatch.setattr("aggregator.dealer.MAX_COMMITMENTS", 3 * servicer._weight)
     for session in ("second", "third", "fourth"):
-        await dealer.grants(session, PAIR, MIXED_PLAN)
+        await begin(session)
     error = await error_of(dealer.collected("party-1", "first", 0))
     assert error.name == "DEAL_ENDED"
     for session in ("second", "third", "fourth"):
@@ -411,6 +417,35 @@ async def test_long_plans_count_though_nothing_is_dealt_for_them_yet(
         servicer = dealer.servicer
         assert isinstance(servicer, DealerServicer)
         assert list(servicer._deals) == ["session-4", "session-5"]
+
+
+@pytest.mark.parametrize("limit", ["MAX_COMMITMENTS", "MAX_SESSIONS"])
+async def test_a_party_that_begins_much_ends_its_own_sessions_and_nobody_elses(
+    dealer: Dealer, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """Any party may ask, of whichever committee: with one word for more than there is room for it
+    would end the rounds of all."""
+    servicer = dealer.servicer
+    assert isinstance(servicer, DealerServicer)
+    small = Plan((Run((SMALL,), 1),))
+    monkeypatch.setattr("aggregator.dealer.MAX_COMMITMENTS", 100 * COPIES)
+    if limit == "MAX_SESSIONS":
+        monkeypatch.setattr("aggregator.dealer.MAX_SESSIONS", 3)
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(dealer.waiting("party-0", "honest", PAIR, plan=small))
+        if limit == "MAX_COMMITMENTS":
+            huge = Plan((Run((SMALL,), 95),))
+            error = await error_of(dealer.read("party-9", "huge", ["party-9", "x"], plan=huge))
+            assert error.name == "DEAL_ENDED" and "too many" in error.message, error.message
+        else:
+            for number in range(5):
+                begun = dealer.waiting(
+                    "party-9", f"many-{number}", ["party-9", "party-8"], plan=small
+                )
+                await stack.enter_async_context(begun)
+            assert list(servicer._deals) == ["honest", "many-3", "many-4"]
+        # The one who joins finds it as it was.
+        assert await dealer.read("party-1", "honest", PAIR, plan=small)
 
 
 OTHER_PARTIES = {

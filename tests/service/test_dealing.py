@@ -1713,6 +1713,28 @@ async def test_a_count_that_waits_for_material_is_told_that_none_will_come(
     assert error is not None and error.name == name, error
 
 
+async def test_a_count_that_waits_for_a_slow_peers_round_trip_is_told_that_it_is_over(
+    dealer: Dealer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has given its label shares by then, and is left waiting by a peer that answers late."""
+
+    async def never(_: grpc.aio.Channel) -> float:
+        await asyncio.Event().wait()
+        return 0.0
+
+    monkeypatch.setattr(rpc, "round_trip", never)
+    async with committee_of(dealer, tmp_path, 1 << 26) as (_, committee):
+        spec = committee.spec()
+        held = await committee.voted(spec, votes(ROWS))
+        order = party_pb2.AggregateRequest(round_id=spec.round_id, contributors=holdings_of(held))
+        calls = [stub.Aggregate(order, timeout=SECONDS) for stub in committee.stubs.values()]
+        for response in await asyncio.gather(*(call.read() for call in calls)):
+            assert response.HasField("shares")
+        await committee.abandon(spec)
+        for error in await asyncio.gather(*(error_of(call.read()) for call in calls)):
+            assert error.name == "ROUND_CLOSED", error.message
+
+
 async def test_a_dealer_is_not_asked_again_where_the_mark_can_not_be_written(
     dealer: Dealer, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -23,8 +24,8 @@ from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import Role
 from mpc_vote.proto.mpcvote.v1 import party_pb2, party_pb2_grpc
 
-# Of one peer: more than it can have rounds open, so that none takes the places of another.
-_MAX_WAITING = 512
+# Of one peer, whatever becomes of them: more than it can have rounds open.
+_MAX_STREAMS = 512
 _FRAME_SECONDS = 30.0
 # Before each message, gRPC sends whether it is compressed and how long it is.
 _PREFIX_BYTES = 5
@@ -106,9 +107,10 @@ class _Answered:
         return message.ByteSize() + _PREFIX_BYTES
 
     async def settled(self) -> None:
-        """Waits until nothing is being written: gRPC can't end a call before."""
+        """Waits until nothing is being written, or the peer has hung up: gRPC can't end a call
+        before, however long its peer does not read."""
         if self._writing is not None:
-            await asyncio.wait([self._writing], timeout=_FRAME_SECONDS)
+            await asyncio.wait([self._writing])
 
     async def receive(self) -> party_pb2.PeerFrame | None:
         if self._first is not None:
@@ -145,6 +147,7 @@ class PeerServicer(party_pb2_grpc.PeerServiceServicer):
     def __init__(self, peers: Collection[str] | None) -> None:
         """For these parties alone; without a list for any, as long as a session waits for it."""
         self._peers = peers
+        self._streams: Counter[str] = Counter()
         self._waiting: dict[tuple[str, str], asyncio.Future[_Answered]] = {}
 
     @rpc.allowed(Role.PARTY)
@@ -155,6 +158,16 @@ class PeerServicer(party_pb2_grpc.PeerServiceServicer):
         if self._peers is not None and peer not in self._peers:
             what = "the committee of this party"
             raise VoteError(ErrorKind.NAME_REFUSED, who=peer, what=what)
+        if self._streams[peer] >= _MAX_STREAMS:
+            raise VoteError(ErrorKind.SERVICE_BUSY, got=_MAX_STREAMS, retry_after=5.0)
+        self._streams[peer] += 1
+        try:
+            await self._serve(peer, context)
+        finally:
+            self._streams[peer] -= 1
+
+    async def _serve(self, peer: str, context: Any) -> None:
+        """One stream, from its hello to the end of its session."""
         with _in_time():
             request = await asyncio.wait_for(context.read(), _FRAME_SECONDS)
         if not isinstance(request, party_pb2.ExchangeRequest):
@@ -164,8 +177,6 @@ class PeerServicer(party_pb2_grpc.PeerServiceServicer):
             raise VoteError(ErrorKind.COMMITTEE_DISAGREES, round="?", why=why)
         link = _Answered(context, request.frame)
         key = (request.frame.hello.session_id, peer)
-        if sum(of == peer for _, of in self._waiting) >= _MAX_WAITING:
-            raise VoteError(ErrorKind.SERVICE_BUSY, got=_MAX_WAITING, retry_after=5.0)
         arrival = self._arrival(*key)
         if arrival.done():
             raise VoteError(

@@ -362,10 +362,10 @@ async def test_a_stream_counts_for_the_party_of_the_certificate(service: Service
         call.cancel()
 
 
-async def opened(channel: grpc.aio.Channel, session: str) -> Any:
+async def opened(channel: grpc.aio.Channel, session: str, zero_seed: bytes = b"") -> Any:
     """A stream for the session, with its hello on the way."""
     call = party_pb2_grpc.PeerServiceStub(channel).Exchange()
-    hello = party_pb2.SessionHello(session_id=session, context=bytes(32))
+    hello = party_pb2.SessionHello(session_id=session, context=bytes(32), zero_seed=zero_seed)
     await call.write(party_pb2.ExchangeRequest(frame=party_pb2.PeerFrame(hello=hello)))
     return call
 
@@ -382,7 +382,7 @@ async def test_a_party_from_outside_takes_no_place(service: Service) -> None:
 async def test_a_peer_that_opens_many_streams_takes_no_place_of_others(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peers, "_MAX_WAITING", 2)
+    monkeypatch.setattr(peers, "_MAX_STREAMS", 2)
     servicer = PeerServicer(["party-0", "party-2"])
     async with answering(service, servicer) as channel:
         calls = [await opened(channel, f"session-{number}") for number in range(2)]
@@ -397,6 +397,33 @@ async def test_a_peer_that_opens_many_streams_takes_no_place_of_others(
             await servicer.await_stream("session-2", "party-2", timeout=0.1)
         for call in calls:
             call.cancel()
+
+
+async def test_streams_that_a_peer_does_not_read_count_as_long_as_they_last(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They can't be ended while a frame is on its way: there must not be more with every round."""
+    monkeypatch.setattr(peers, "_MAX_STREAMS", 2)
+    monkeypatch.setattr(peers, "_FRAME_SECONDS", 0.1)
+    servicer, large = PeerServicer(PAIR), bytes(8 << 20)
+    async with answering(service, servicer) as channel:
+        calls = []
+        for name in ("first", "second"):
+            calls.append(await opened(channel, name, zero_seed=bytes(32)))
+            session = await PeerChannel.open(name, bytes(32), PAIR, 1, {}, servicer, 0.5)
+            with refused(ErrorKind.DEADLINE, "A peer"):
+                await asyncio.to_thread(session.exchange, large)
+            session.close()
+        await asyncio.sleep(0.5)
+        error = await error_of(party_pb2_grpc.PeerServiceStub(channel).Exchange())
+        assert error.name == "SERVICE_BUSY", error.message
+        for call in calls:
+            call.cancel()
+
+        async def free() -> bool:
+            return not any(servicer._streams.values())
+
+        await until(free, "whoever hangs up gives its places back")
 
 
 async def test_a_session_that_can_not_begin_lets_go_of_the_streams_that_came(

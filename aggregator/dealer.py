@@ -36,6 +36,8 @@ _LISTED = 8
 MAX_COMMITMENTS = MAX_DEALT * MAX_COPIES + _LISTED * MAX_ITEMS
 # The largest take over a gigabyte each while they are made.
 _ITEMS_AT_ONCE = 2
+# Bytes that are made before it is looked whether anybody still wants them; but at least one item.
+_AT_A_STRETCH = 1 << 26
 # Of all sessions, what is made and not sent yet: at least two of the largest.
 MAX_UNSENT_BYTES = 1 << 30
 # How long seeds are kept for parties that have not asked yet, and then for those that check.
@@ -148,13 +150,20 @@ class _Deal:
                 self.check_open()
                 if place == len(self._digests):
                     index, item = next(self._uncommitted)
-                    made = await self._workshop.run(commit, item, self._keys, index)
-                    self.check_open()
-                    self._digests.append(made)
+                    self._digests.append(await self._commit(index, item))
             yield self._digests[place]
         self._readers -= 1
         if not self._readers:
             self._digests = []
+
+    async def _commit(self, index: int, item: Item[Any]) -> bytes:
+        """To an item in all copies; a session that ends meanwhile is left soon."""
+        keys, made = self._keys, b""
+        step = max(1, _AT_A_STRETCH // max(1, item.correction_bytes))
+        for start in range(0, len(keys), step):
+            made += await self._workshop.run(commit, item, keys[start : start + step], index)
+            self.check_open()
+        return made
 
     def collect(self, copy: int) -> Sequence[bytes]:
         """The keys of a copy by rank; all others are forgotten."""

@@ -665,6 +665,38 @@ async def test_no_more_is_made_at_once_for_parties_that_ask_and_hang_up(
     await dealer.grants("after", PAIR)
 
 
+async def test_what_nobody_waits_for_any_more_is_not_made_in_every_copy(
+    dealer: Dealer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the largest items each copy takes seconds, in which others wait for a place."""
+    begun, go_on = threading.Event(), threading.Event()
+    made = []
+    correct = Triples.correct
+
+    def slowly(item: Triples, seeds: Sequence[bytes], index: int) -> bytes:
+        begun.set()
+        go_on.wait(SECONDS)
+        made.append(index)
+        return correct(item, seeds, index)
+
+    monkeypatch.setattr(Triples, "correct", slowly)
+    monkeypatch.setattr("aggregator.dealer._AT_A_STRETCH", 1)
+    asked = [dealer.dealt(name, "session", PAIR) for name in PAIR]
+    async with asked[0] as first, asked[1] as second:
+        await asyncio.gather(first.read(), second.read())
+        assert await asyncio.to_thread(begun.wait, SECONDS)
+    servicer = dealer.servicer
+    assert isinstance(servicer, DealerServicer)
+
+    async def ended() -> bool:
+        return not servicer._deals
+
+    await until(ended, "the session ends with its calls")
+    go_on.set()
+    await dealer.grants("after", PAIR, Plan((Run((LEVEL,), 1),)))
+    assert len(made) == 1 < COPIES
+
+
 def _level(**changes: Any) -> dealer_pb2.DealItem:
     given = {"vectors": 8, "group": 4, "bits": 16, "label_bits": 2, "last": True, **changes}
     return dealer_pb2.DealItem(level=dealer_pb2.LevelItem(**given))

@@ -40,8 +40,9 @@ _ITEMS_AT_ONCE = 2
 _AT_A_STRETCH = 1 << 26
 # Of all sessions, what is made and not sent yet: at least two of the largest.
 MAX_UNSENT_BYTES = 1 << 30
-# How long seeds are kept for parties that have not asked yet, and then for those that check.
-_GATHER_SECONDS = 60.0
+# How long seeds are kept for parties that have not asked yet, and then for those that check. The
+# first is less than parties wait for an answer, so that they hear who is missing.
+_GATHER_SECONDS = 25.0
 _CHECK_SECONDS = 600.0
 
 T = TypeVar("T")
@@ -116,6 +117,8 @@ class _Deal:
         self._digests: list[bytes] = []
         self._making = asyncio.Lock()
         self._readers = len(session.parties)
+        # Whoever did not come, once nobody waits for it any more.
+        self.late = ""
         self._ended = ""
 
     def take_seeds(self, rank: int, seeds: tuple[bytes, ...]) -> None:
@@ -138,8 +141,10 @@ class _Deal:
         """Waits until all parties have sent their seeds."""
         done, _ = await asyncio.wait([self._whole], timeout=_GATHER_SECONDS)
         if not done:
-            missing = [n for r, n in enumerate(self.session.parties) if r not in self._seeds]
-            what = f"The request of {' and '.join(missing)} to the dealer"
+            names = [n for r, n in enumerate(self.session.parties) if r not in self._seeds]
+            missing = " and ".join(names)
+            self.late = f"{missing} did not ask for it in time"
+            what = f"The request of {missing} to the dealer"
             raise VoteError(ErrorKind.DEADLINE, what=what, seconds=_GATHER_SECONDS)
         self.check_open()
 
@@ -224,7 +229,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
             served = True
         finally:
             if not served:
-                self._end(deal, f"party {party} was not served")
+                self._end(deal, deal.late or f"party {party} was not served")
         loop = asyncio.get_running_loop()
         loop.call_later(_CHECK_SECONDS, self._end, deal, "nobody came for its corrections")
 

@@ -27,11 +27,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aggregator import dealer as dealer_module
 from aggregator import plans
 from aggregator.deal import DealtMaterial, MaterialPool, ask
 from aggregator.dealer import DealerServicer
 from aggregator.party import PartyServicer, _Session
 from aggregator.peers import PeerServicer
+from aggregator.settings import PartySettings
 from aggregator.tally import Tally
 from mpc_vote import rpc
 from mpc_vote.argmax.channel import Channel
@@ -1856,6 +1858,22 @@ async def test_what_a_peer_says_of_others_is_blamed_on_nobody_but_that_peer(
         for name in TRIO[:-1]:
             assert not (tmp_path / name / "dealer-caught").exists()
             assert all((await parties.servicers[name].health()).values())
+        await committee.abandon(spec)
+
+
+async def test_a_party_that_does_not_ask_the_dealer_is_named_by_its_peers(
+    dealer: Dealer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its silence would look like the dealer's."""
+    assert PartySettings.model_fields["exchange_seconds"].default > dealer_module._GATHER_SECONDS
+    monkeypatch.setattr(dealer_module, "_GATHER_SECONDS", SOON)
+    async with committee_of(dealer, tmp_path, 1 << 26, 4 * SOON) as (_, committee):
+        spec = committee.spec()
+        for name in TRIO[:-1]:
+            await committee.open_at(name, spec)
+        for name in TRIO[:-1]:
+            error = await error_of(committee.holdings(spec, name))
+            assert error.name == "ENDED_BY" and "party-2" in error.message, error.message
         await committee.abandon(spec)
 
 

@@ -323,11 +323,7 @@ class PeerChannel:
         for offset, expected in enumerate(like):
             frame = await self._links[peer].receive()
             if frame is None:
-                raise VoteError(
-                    ErrorKind.PARTY_UNREACHABLE,
-                    who=f"Party of rank {peer}",
-                    why="it left the session",
-                )
+                raise _left(peer)
             if frame.sequence != start + offset or len(frame.payload) != len(expected):
                 raise self._disagreement(f"rank {peer} sent an unexpected frame")
             pieces.append(frame.payload)
@@ -346,7 +342,7 @@ class PeerChannel:
         for peer, link in self._links.items():
             frame = await self._within(link.receive())
             if frame is None:
-                raise self._disagreement(f"rank {peer} did not join")
+                raise _left(peer)
             if frame.hello.session_id != self._session_id or frame.hello.context != context:
                 raise self._disagreement(
                     f"rank {peer} would compute on another spec, set of agents or deal"
@@ -370,3 +366,9 @@ class PeerChannel:
 
     def _disagreement(self, why: str) -> VoteError:
         return VoteError(ErrorKind.COMMITTEE_DISAGREES, round=self._session_id, why=why)
+
+
+def _left(peer: int) -> VoteError:
+    """It may have had its reasons, and be the one to say them."""
+    who, why = f"Party of rank {peer}", "it left the session"
+    return VoteError(ErrorKind.PARTY_UNREACHABLE, who=who, why=why)

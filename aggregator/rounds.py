@@ -395,7 +395,8 @@ def _vagueness(error: BaseException) -> int:
     of_others = "A peer" in error.message or "Party of rank" in error.message
     vague = of_others or error.kind is ErrorKind.ENDED_BY
     late = error.kind in (ErrorKind.DEADLINE, ErrorKind.ANSWER_LATE)
-    return 1 + vague + 2 * late
+    # One that waited in vain for another leaves its peers: they would name it, it names the other.
+    return 1 + late + 2 * vague
 
 
 def _absences(spec: Spec, contributors: set[str], ballots: Ballots) -> list[label_pb2.Absence]:

@@ -18,6 +18,7 @@ import grpc.aio
 import numpy as np
 import pytest
 
+from aggregator import rounds
 from aggregator.archive import Archive
 from aggregator.attendance import Attendance, Ballots
 from aggregator.rounds import Round, RoundRunner
@@ -256,3 +257,19 @@ async def test_parties_do_not_see_by_later_rounds_whether_labels_were_out_of_ran
     round_, _, round_trip = await run_and_measure(spec, counting(lambda _: given)(spec), tmp_path)
     assert (round_.error is None) == (shift == 0), round_.error
     assert round_trip == said.round_trip_seconds
+
+
+@pytest.mark.parametrize("turned", [False, True])
+async def test_who_waited_in_vain_is_believed_before_who_saw_it_leave(turned: bool) -> None:
+    """Else a party that does not come to one of its peers has that peer named in its place."""
+    waited = VoteError(ErrorKind.DEADLINE, what="Party party-1", seconds=30.0)
+    left = VoteError(ErrorKind.PARTY_UNREACHABLE, who="Party of rank 2", why="it left the session")
+    vague = VoteError(ErrorKind.DEADLINE, what="A peer", seconds=30.0)
+
+    async def fails(error: VoteError) -> None:
+        raise error
+
+    errors = [left, vague, waited]
+    with pytest.raises(VoteError) as caught:
+        await rounds._together([fails(one) for one in (errors[::-1] if turned else errors)])
+    assert caught.value is waited

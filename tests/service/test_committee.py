@@ -399,6 +399,25 @@ async def test_a_peer_that_opens_many_streams_takes_no_place_of_others(
             call.cancel()
 
 
+class Leaver(PeerServicer):
+    """Ends every stream before it says anything."""
+
+    @rpc.allowed(Role.PARTY)
+    async def Exchange(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        await context.read()
+
+
+async def test_a_peer_that_leaves_before_its_hello_has_left_and_does_not_disagree(
+    service: Service,
+) -> None:
+    """It may have waited in vain for another; who knows why says so."""
+    async with answering(service, Leaver(PAIR)) as channel:
+        with refused(ErrorKind.PARTY_UNREACHABLE, "Party of rank 1", "left the session"):
+            await PeerChannel.open(
+                "s", bytes(32), PAIR, 0, {"party-1": channel}, PeerServicer(PAIR), SECONDS
+            )
+
+
 async def test_streams_that_a_peer_does_not_read_count_as_long_as_they_last(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -120,7 +120,8 @@ class _BenchParty:
         self._name = credentials.identity.name
         self._channels: dict[tuple[Identity, str], grpc.aio.Channel] = {}
         self._session: _Session | None = None
-        self.peer_servicer = PeerServicer()
+        # Who its peers are is told with each job.
+        self.peer_servicer = PeerServicer(None)
 
     async def health(self) -> Mapping[str, bool]:
         """A measured party serves as long as it runs."""

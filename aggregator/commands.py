@@ -82,7 +82,7 @@ async def serve_party(settings: PartySettings) -> None:
         dealer_channel = rpc.dial(credentials, settings.dealer, dealer_identity)
         await stack.enter_async_context(dealer_channel)
         tally = stack.enter_context(contextlib.closing(Tally(settings.data_dir / "party.db")))
-        peer_servicer = PeerServicer()
+        peer_servicer = PeerServicer(peers)
         servicer = PartyServicer(
             name,
             list(settings.parties),

@@ -10,9 +10,12 @@ with seeds of its own: material of a session that is dealt anew has nothing in c
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+import contextlib
+import dataclasses
+import itertools
+from collections import Counter, OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from aggregator import plans
 from aggregator.plans import MAX_DEALT, MAX_ITEMS
@@ -33,20 +36,79 @@ _LISTED = 8
 MAX_COMMITMENTS = MAX_DEALT * MAX_COPIES + _LISTED * MAX_ITEMS
 # The largest take over a gigabyte each while they are made.
 _ITEMS_AT_ONCE = 2
-# How long seeds are kept for parties that have not asked yet, and then for those that check.
-_GATHER_SECONDS = 60.0
+# Bytes that are made before it is looked whether anybody still wants them; but at least one item.
+_AT_A_STRETCH = 1 << 26
+# Of all sessions, what is made and not sent yet: at least two of the largest.
+MAX_UNSENT_BYTES = 1 << 30
+# How long seeds are kept for parties that have not asked yet, and then for those that check. The
+# first is less than parties wait for an answer, so that they hear who is missing.
+_GATHER_SECONDS = 25.0
 _CHECK_SECONDS = 600.0
+
+T = TypeVar("T")
+
+
+class _Workshop:
+    """Where items are made, a few at a time."""
+
+    def __init__(self) -> None:
+        self._places = asyncio.Semaphore(_ITEMS_AT_ONCE)
+
+    async def run(self, work: Callable[..., T], *given: Any) -> T:
+        """Does the work in a thread, which keeps its place to the end, also where nobody waits for
+        it any more: else parties that ask and hang up would have any number made at once."""
+        await self._places.acquire()
+        working = asyncio.ensure_future(asyncio.to_thread(work, *given))
+        working.add_done_callback(self._done)
+        return await asyncio.shield(working)
+
+    def _done(self, working: asyncio.Future[Any]) -> None:
+        self._places.release()
+        # Who no longer waits for it does not want to know how it ended.
+        _ = working.cancelled() or working.exception()
+
+
+class _Unsent:
+    """Corrections that are made and not sent yet, in bounded memory.
+
+    Where they are too much, those are let go that nobody has read from for longest; who goes on to
+    read one of them has it made again. A party may have good reasons not to read, as it waits for
+    room, or bad ones.
+    """
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[object, bytes] = OrderedDict()
+        self._bytes = 0
+
+    def put(self, key: object, correction: bytes) -> None:
+        """Holds a correction."""
+        self._held[key] = correction
+        self._bytes += len(correction)
+        while self._bytes > MAX_UNSENT_BYTES:
+            self.drop(next(iter(self._held)))
+
+    def piece(self, key: object, start: int) -> bytes:
+        """The next bytes of a correction; none if it is not held."""
+        if key not in self._held:
+            return b""
+        self._held.move_to_end(key)
+        return self._held[key][start : start + wire.CHUNK_BYTES]
+
+    def drop(self, key: object) -> None:
+        """Lets a correction go, if it is held."""
+        self._bytes -= len(self._held.pop(key, b""))
 
 
 class _Deal:
     """One session: the seeds of its parties as they come, then commitments, then corrections."""
 
-    def __init__(self, session: Session, gate: asyncio.Semaphore) -> None:
+    def __init__(self, session: Session, begun_by: str, workshop: _Workshop) -> None:
         self.session = session
+        self.begun_by = begun_by
         listed = sum(len(run.items) for run in session.plan.runs)
         self.weight = session.plan.items * session.copies + _LISTED * listed
         self.seed_hashes: list[bytes] = []
-        self._gate = gate
+        self._workshop = workshop
         self._seeds: dict[int, tuple[bytes, ...]] = {}
         self._whole = asyncio.get_running_loop().create_future()
         # By copy and rank.
@@ -55,6 +117,8 @@ class _Deal:
         self._digests: list[bytes] = []
         self._making = asyncio.Lock()
         self._readers = len(session.parties)
+        # Whoever did not come, once nobody waits for it any more.
+        self.late = ""
         self._ended = ""
 
     def take_seeds(self, rank: int, seeds: tuple[bytes, ...]) -> None:
@@ -77,26 +141,34 @@ class _Deal:
         """Waits until all parties have sent their seeds."""
         done, _ = await asyncio.wait([self._whole], timeout=_GATHER_SECONDS)
         if not done:
-            missing = [n for r, n in enumerate(self.session.parties) if r not in self._seeds]
-            what = f"The request of {' and '.join(missing)} to the dealer"
+            names = [n for r, n in enumerate(self.session.parties) if r not in self._seeds]
+            missing = " and ".join(names)
+            self.late = f"{missing} did not ask for it in time"
+            what = f"The request of {missing} to the dealer"
             raise VoteError(ErrorKind.DEADLINE, what=what, seconds=_GATHER_SECONDS)
-        self._check_open()
+        self.check_open()
 
     async def commitments(self) -> AsyncIterator[bytes]:
         """To each item in turn, for one party; made once for all that ask."""
         for place in range(self.session.plan.items):
             async with self._making:
-                self._check_open()
+                self.check_open()
                 if place == len(self._digests):
                     index, item = next(self._uncommitted)
-                    async with self._gate:
-                        made = await asyncio.to_thread(commit, item, self._keys, index)
-                    self._check_open()
-                    self._digests.append(made)
+                    self._digests.append(await self._commit(index, item))
             yield self._digests[place]
         self._readers -= 1
         if not self._readers:
             self._digests = []
+
+    async def _commit(self, index: int, item: Item[Any]) -> bytes:
+        """To an item in all copies; a session that ends meanwhile is left soon."""
+        keys, made = self._keys, b""
+        step = max(1, _AT_A_STRETCH // max(1, item.correction_bytes))
+        for start in range(0, len(keys), step):
+            made += await self._workshop.run(commit, item, keys[start : start + step], index)
+            self.check_open()
+        return made
 
     def collect(self, copy: int) -> Sequence[bytes]:
         """The keys of a copy by rank; all others are forgotten."""
@@ -111,10 +183,14 @@ class _Deal:
         """Forgets everything; whoever still waits is told why."""
         self._ended = why
         self._seeds, self._keys, self._digests = {}, [], []
+        # A call that its party doesn't read lasts longer than the session: plans can be long.
+        self.session = dataclasses.replace(self.session, plan=Plan(()))
+        self._uncommitted = enumerate(self.session.plan)
         if not self._whole.done():
             self._whole.set_result(None)
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Refuses to go on with a session that has ended."""
         if self._ended:
             raise VoteError(ErrorKind.DEAL_ENDED, session=self.session.id, why=self._ended)
 
@@ -123,10 +199,11 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
     """Deals to parties."""
 
     def __init__(self) -> None:
-        # The oldest sessions are ended when there are too many.
+        # The oldest come first.
         self._deals: OrderedDict[str, _Deal] = OrderedDict()
         self._weight = 0
-        self._gate = asyncio.Semaphore(_ITEMS_AT_ONCE)
+        self._workshop = _Workshop()
+        self._unsent = _Unsent()
 
     async def health(self) -> Mapping[str, bool]:
         """The dealer depends on nobody."""
@@ -152,7 +229,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
             served = True
         finally:
             if not served:
-                self._end(deal, f"party {party} was not served")
+                self._end(deal, deal.late or f"party {party} was not served")
         loop = asyncio.get_running_loop()
         loop.call_later(_CHECK_SECONDS, self._end, deal, "nobody came for its corrections")
 
@@ -168,13 +245,45 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
         if party != deal.session.parties[-1]:
             what = f"the corrections of session {request.session_id}"
             raise VoteError(ErrorKind.NAME_REFUSED, who=party, what=what)
-        keys = deal.collect(request.copy)
+        plan, keys = deal.session.plan, deal.collect(request.copy)
         self._end(deal, "its corrections were collected")
         offset = 0
-        async for data in _corrections(deal.session.plan, keys, self._gate):
-            for piece in wire.split_bytes(data):
+        async with contextlib.aclosing(self._corrections(plan, keys)) as pieces:
+            async for piece in pieces:
                 yield dealer_pb2.CollectResponse(data=piece, offset=offset)
                 offset += len(piece)
+
+    async def _corrections(self, plan: Plan, keys: Sequence[bytes]) -> AsyncGenerator[bytes, None]:
+        """All corrections, piece by piece; the next is made while one is on its way."""
+        # Of no other call, and by the number of the item.
+        held = [object(), object()]
+
+        async def make(index: int, item: Item[Any]) -> None:
+            made = await self._workshop.run(item.correct, keys, index)
+            self._unsent.put(held[index % 2], made)
+
+        ahead: asyncio.Task[None] | None = None
+        before: tuple[int, Item[Any]] | None = None
+        try:
+            for place in itertools.chain(enumerate(plan), [None]):
+                ready, ahead = ahead, None if place is None else asyncio.create_task(make(*place))
+                if ready is not None and before is not None:
+                    await ready
+                    key, sent = held[before[0] % 2], 0
+                    while sent < before[1].correction_bytes:
+                        piece = self._unsent.piece(key, sent)
+                        if not piece:
+                            await make(*before)
+                        else:
+                            sent += len(piece)
+                            yield piece
+                    self._unsent.drop(key)
+                before = place
+        finally:
+            if ahead is not None:
+                ahead.cancel()
+            for key in held:
+                self._unsent.drop(key)
 
     def _end(self, deal: _Deal, why: str) -> None:
         """Whoever breaks in later finds nothing of it."""
@@ -192,17 +301,28 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
         if len(seeds) != session.copies or any(len(seed) != SEED_BYTES for seed in seeds):
             why = f"there must be a seed of {SEED_BYTES} bytes for each copy"
             raise VoteError(ErrorKind.DEAL_INVALID, why=why)
-        deal = self._deals.get(session.id) or self._begin(session)
+        deal = self._deals.get(session.id) or self._begin(session, party)
+        deal.check_open()
         _check_same(session, deal.session, party)
         deal.take_seeds(session.parties.index(party), seeds)
         return deal
 
-    def _begin(self, session: Session) -> _Deal:
-        deal = self._deals[session.id] = _Deal(session, self._gate)
+    def _begin(self, session: Session, party: str) -> _Deal:
+        deal = self._deals[session.id] = _Deal(session, party, self._workshop)
         self._weight += deal.weight
         while len(self._deals) > MAX_SESSIONS or self._weight > MAX_COMMITMENTS:
-            self._end(next(iter(self._deals.values())), "there were too many sessions after it")
+            self._end(self._too_much(), "there were too many sessions")
         return deal
+
+    def _too_much(self) -> _Deal:
+        """The oldest session of the party that has begun most: one can't end those of others by
+        beginning many, or long ones that nobody joins."""
+        by_weight = self._weight > MAX_COMMITMENTS
+        begun: Counter[str] = Counter()
+        for deal in self._deals.values():
+            begun[deal.begun_by] += deal.weight if by_weight else 1
+        most = max(begun, key=begun.__getitem__)
+        return next(deal for deal in self._deals.values() if deal.begun_by == most)
 
 
 def _session(request: dealer_pb2.DealRequest) -> Session:
@@ -231,28 +351,3 @@ def _check_same(asked: Session, begun: Session, party: str) -> None:
             "start all parties with the same --deal-copies"
         )
         raise VoteError(ErrorKind.DEAL_INVALID, why=why)
-
-
-async def _corrections(
-    plan: Plan, keys: Sequence[bytes], gate: asyncio.Semaphore
-) -> AsyncIterator[bytes]:
-    """One correction per item; the next is made while this one is on its way."""
-
-    async def make(index: int, item: Item[Any]) -> bytes:
-        async with gate:
-            return await asyncio.to_thread(item.correct, keys, index)
-
-    def start(index: int, item: Item[Any]) -> asyncio.Task[bytes]:
-        return asyncio.create_task(make(index, item))
-
-    ahead: asyncio.Task[bytes] | None = None
-    try:
-        for index, item in enumerate(plan):
-            ready, ahead = ahead, start(index, item)
-            if ready is not None:
-                yield await ready
-        if ahead is not None:
-            yield await ahead
-    finally:
-        if ahead is not None:
-            ahead.cancel()

@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import numpy as np
@@ -50,6 +50,8 @@ _UPLOADS_PER_AGENT = 8
 _HEADER_SECONDS = 30.0
 # How long after its deadline a round may still be aggregated.
 _LINGER_SECONDS = 600.0
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -235,7 +237,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             await asyncio.wait([round_.material])
         self._refuse_caught()
         if not round_.closed:
-            round_.material.result()
+            await self._outcome(round_, round_.material)
         holdings = [
             party_pb2.Holding(agent=agent, submission_id=submission)
             for agent, (submission, _) in sorted(round_.shares.items())
@@ -264,7 +266,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         with contextlib.ExitStack() as stack:
             started = time.monotonic()
             stack.callback(round_.drop_material)
-            material = await self._material(round_)
+            material = await self._outcome(round_, round_.material)
             waited = time.monotonic() - started
             channel = await PeerChannel.open(
                 spec.round_id,
@@ -296,7 +298,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
                 bytes_received=channel.traffic.bytes_received,
                 dealer_bytes=material.received_bytes,
                 seconds=time.monotonic() - started,
-                round_trip_seconds=max(await round_.round_trips),
+                round_trip_seconds=max(await self._outcome(round_, round_.round_trips)),
                 material_seconds=session.material_seconds,
                 sum_seconds=session.sum_seconds,
             )
@@ -304,15 +306,15 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             await channel.finish()
         log.info("round %s aggregated: %d agents", spec.round_id, len(shares))
 
-    async def _material(self, round_: _Round) -> DealtMaterial:
-        """Waits for a round's material, and says why it does not come: a caller whose call ends by
-        a cancellation here would not be answered."""
-        await asyncio.wait([round_.material])
+    async def _outcome(self, round_: _Round, work: asyncio.Task[T]) -> T:
+        """Waits for a round's material or round trips, and says why they do not come: a caller
+        whose call ends by a cancellation here would not be answered."""
+        await asyncio.wait([work])
         self._refuse_caught()
-        if round_.material.cancelled():
+        if work.cancelled():
             why = "its material was dropped"
             raise VoteError(ErrorKind.ROUND_CLOSED, round=round_.spec.round_id, why=why)
-        return round_.material.result()
+        return work.result()
 
     async def _round_trips(self) -> list[float]:
         peers = self._peers.values()

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import grpc
@@ -23,7 +24,8 @@ from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import Role
 from mpc_vote.proto.mpcvote.v1 import party_pb2, party_pb2_grpc
 
-_MAX_WAITING = 1_024
+# Of one peer, whatever becomes of them: more than it can have rounds open.
+_MAX_STREAMS = 512
 _FRAME_SECONDS = 30.0
 # Before each message, gRPC sends whether it is compressed and how long it is.
 _PREFIX_BYTES = 5
@@ -105,9 +107,10 @@ class _Answered:
         return message.ByteSize() + _PREFIX_BYTES
 
     async def settled(self) -> None:
-        """Waits until nothing is being written: gRPC can't end a call before."""
+        """Waits until nothing is being written, or the peer has hung up: gRPC can't end a call
+        before, however long its peer does not read."""
         if self._writing is not None:
-            await asyncio.wait([self._writing], timeout=_FRAME_SECONDS)
+            await asyncio.wait([self._writing])
 
     async def receive(self) -> party_pb2.PeerFrame | None:
         if self._first is not None:
@@ -141,13 +144,30 @@ def _in_time() -> Iterator[None]:
 class PeerServicer(party_pb2_grpc.PeerServiceServicer):
     """Takes streams from parties of lower rank and hands them to the waiting session."""
 
-    def __init__(self) -> None:
+    def __init__(self, peers: Collection[str] | None) -> None:
+        """For these parties alone; without a list for any, as long as a session waits for it."""
+        self._peers = peers
+        self._streams: Counter[str] = Counter()
         self._waiting: dict[tuple[str, str], asyncio.Future[_Answered]] = {}
 
     @rpc.allowed(Role.PARTY)
     async def Exchange(  # type: ignore[override]  # reads and writes by the context
         self, request_iterator: Any, context: Any
     ) -> None:
+        peer = rpc.caller().name
+        if self._peers is not None and peer not in self._peers:
+            what = "the committee of this party"
+            raise VoteError(ErrorKind.NAME_REFUSED, who=peer, what=what)
+        if self._streams[peer] >= _MAX_STREAMS:
+            raise VoteError(ErrorKind.SERVICE_BUSY, got=_MAX_STREAMS, retry_after=5.0)
+        self._streams[peer] += 1
+        try:
+            await self._serve(peer, context)
+        finally:
+            self._streams[peer] -= 1
+
+    async def _serve(self, peer: str, context: Any) -> None:
+        """One stream, from its hello to the end of its session."""
         with _in_time():
             request = await asyncio.wait_for(context.read(), _FRAME_SECONDS)
         if not isinstance(request, party_pb2.ExchangeRequest):
@@ -156,7 +176,7 @@ class PeerServicer(party_pb2_grpc.PeerServiceServicer):
             why = "a stream begins with more than a hello"
             raise VoteError(ErrorKind.COMMITTEE_DISAGREES, round="?", why=why)
         link = _Answered(context, request.frame)
-        key = (request.frame.hello.session_id, rpc.caller().name)
+        key = (request.frame.hello.session_id, peer)
         arrival = self._arrival(*key)
         if arrival.done():
             raise VoteError(
@@ -198,8 +218,6 @@ class PeerServicer(party_pb2_grpc.PeerServiceServicer):
     def _arrival(self, session_id: str, peer: str) -> asyncio.Future[_Answered]:
         key = (session_id, peer)
         if key not in self._waiting:
-            if len(self._waiting) >= _MAX_WAITING:
-                raise VoteError(ErrorKind.SERVICE_BUSY, got=_MAX_WAITING, retry_after=5.0)
             self._waiting[key] = asyncio.get_running_loop().create_future()
         return self._waiting[key]
 
@@ -235,25 +253,23 @@ class PeerChannel:
     ) -> PeerChannel:
         """Joins the session and agrees with every peer on what is computed."""
 
-        async def connect(peer: int) -> Link:
+        async def admit(peer: int) -> None:
+            # Among the links at once: whatever else fails, closing the channel ends this stream.
             name = parties[peer]
-            if peer < rank:
-                return await servicer.await_stream(session_id, name, timeout)
-            return _Dialled(party_pb2_grpc.PeerServiceStub(peers[name]).Exchange(), name)
+            channel._links[peer] = await servicer.await_stream(session_id, name, timeout)
 
-        others = [peer for peer in range(len(parties)) if peer != rank]
+        higher, lower = range(rank + 1, len(parties)), range(rank)
         # Streams of higher ranks must be opened, and their hellos sent, before those of lower ranks
         # are awaited, or everybody would wait for everybody.
-        links: dict[int, Link] = {
-            peer: await connect(peer) for peer in reversed(others) if peer > rank
-        }
+        links: dict[int, Link] = {}
+        for peer in reversed(higher):
+            name = parties[peer]
+            links[peer] = _Dialled(party_pb2_grpc.PeerServiceStub(peers[name]).Exchange(), name)
         seed = new_seed()
         channel = cls(session_id, rank, links, timeout)
         try:
             await asyncio.gather(*(channel._greet(p, context, seed, len(parties)) for p in links))
-            arrived = await asyncio.gather(*(connect(p) for p in others if p < rank))
-            lower = dict(zip((p for p in others if p < rank), arrived, strict=True))
-            channel._links.update(lower)
+            await asyncio.gather(*(admit(p) for p in lower))
             channel.size = len(parties)
             await asyncio.gather(*(channel._greet(p, context, seed, len(parties)) for p in lower))
             await channel._agree(context, seed)
@@ -307,11 +323,7 @@ class PeerChannel:
         for offset, expected in enumerate(like):
             frame = await self._links[peer].receive()
             if frame is None:
-                raise VoteError(
-                    ErrorKind.PARTY_UNREACHABLE,
-                    who=f"Party of rank {peer}",
-                    why="it left the session",
-                )
+                raise _left(peer)
             if frame.sequence != start + offset or len(frame.payload) != len(expected):
                 raise self._disagreement(f"rank {peer} sent an unexpected frame")
             pieces.append(frame.payload)
@@ -330,7 +342,7 @@ class PeerChannel:
         for peer, link in self._links.items():
             frame = await self._within(link.receive())
             if frame is None:
-                raise self._disagreement(f"rank {peer} did not join")
+                raise _left(peer)
             if frame.hello.session_id != self._session_id or frame.hello.context != context:
                 raise self._disagreement(
                     f"rank {peer} would compute on another spec, set of agents or deal"
@@ -354,3 +366,9 @@ class PeerChannel:
 
     def _disagreement(self, why: str) -> VoteError:
         return VoteError(ErrorKind.COMMITTEE_DISAGREES, round=self._session_id, why=why)
+
+
+def _left(peer: int) -> VoteError:
+    """It may have had its reasons, and be the one to say them."""
+    who, why = f"Party of rank {peer}", "it left the session"
+    return VoteError(ErrorKind.PARTY_UNREACHABLE, who=who, why=why)

@@ -196,7 +196,6 @@ class RoundRunner:
             await self._collect(round_, ballots, spec.seconds_left())
         contributors = await self._contributors(spec, ballots)
         labels, statistics = await self._aggregate(round_, contributors)
-        self._round_trip = max(one.round_trip_seconds for one in statistics)
         completed = await asyncio.to_thread(
             self._completed, round_, contributors, ballots, statistics
         )
@@ -308,6 +307,9 @@ class RoundRunner:
             ]
         )
         round_.counted = True
+        # Before it is known whether there are labels: parties see by the groups of later rounds
+        # what is taken over.
+        self._round_trip = max(one.round_trip_seconds for one in statistics)
         totals &= np.uint64((1 << label_bits(spec.row_classes)) - 1)
         if totals.max() >= spec.row_classes:
             raise VoteError(
@@ -399,7 +401,8 @@ def _vagueness(error: BaseException) -> int:
     else:
         vague = 2 * ("A peer" in error.message or "Party of rank" in error.message)
     late = error.kind in (ErrorKind.DEADLINE, ErrorKind.ANSWER_LATE)
-    return 1 + vague + 3 * late
+    # One that waited in vain for another leaves its peers: they would name it, it names the other.
+    return 1 + late + 2 * vague
 
 
 def _absences(spec: Spec, contributors: set[str], ballots: Ballots) -> list[label_pb2.Absence]:

@@ -19,6 +19,7 @@ import grpc.aio
 import numpy as np
 import pytest
 
+from aggregator import rounds
 from aggregator.archive import Archive
 from aggregator.attendance import Attendance, Ballots
 from aggregator.rounds import Round, RoundRunner
@@ -108,6 +109,14 @@ def party(spec: Spec, **answers: Callable[..., Any]) -> Any:
 async def run(spec: Spec, last: Any, directory: Path, others: Any = None) -> tuple[Round, int]:
     """A round with this last party, and how often it was charged; all others are honest, unless
     they are given."""
+    round_, charges, _ = await run_and_measure(spec, last, directory, others)
+    return round_, charges
+
+
+async def run_and_measure(
+    spec: Spec, last: Any, directory: Path, others: Any = None
+) -> tuple[Round, int, float]:
+    """As `run`, with the round trip that later rounds are planned by."""
     with (
         contextlib.closing(Archive(directory)) as archive,
         contextlib.closing(Ledger(directory / "ledger.db", None)) as ledger,
@@ -115,8 +124,9 @@ async def run(spec: Spec, last: Any, directory: Path, others: Any = None) -> tup
         archive.open_round("client", "", b"", spec, np.zeros((spec.message.queries, 2), np.float32))
         parties: Any = dict.fromkeys(PARTIES, others or party(spec)) | {PARTIES[-1]: last}
         round_ = Round(spec, 1e-3)
-        await RoundRunner(archive, ledger, Voted(archive), parties, 30.0).run(round_)
-        return round_, len(ledger.spends())
+        runner = RoundRunner(archive, ledger, Voted(archive), parties, 30.0)
+        await runner.run(round_)
+        return round_, len(ledger.spends()), await runner.round_trip()
 
 
 async def test_nobody_waits_while_it_is_computed_what_rounds_have_cost(
@@ -292,3 +302,37 @@ async def test_parties_do_not_hear_whether_labels_were_out_of_range(
     round_, _ = await run(spec, last, tmp_path)
     assert (round_.error is None) == (shift == 0), round_.error
     assert heard == told
+
+
+@pytest.mark.parametrize("shift", [0, 3], ids=["right", "range"])
+async def test_parties_do_not_see_by_later_rounds_whether_labels_were_out_of_range(
+    shift: int, tmp_path: Path
+) -> None:
+    """The groups of the next round, which parties read in its spec, follow from what they say of
+    the last one: that must be taken over either way."""
+    words = np.full(5, shift, "<u2").tobytes()
+    said = party_pb2.AggregateStatistics(rounds=3, seconds=0.1, round_trip_seconds=1e4)
+    given = [
+        party_pb2.AggregateResponse(shares=party_pb2.LabelShares(shares=words)),
+        party_pb2.AggregateResponse(statistics=said),
+    ]
+    spec = spec_of()
+    round_, _, round_trip = await run_and_measure(spec, counting(lambda _: given)(spec), tmp_path)
+    assert (round_.error is None) == (shift == 0), round_.error
+    assert round_trip == said.round_trip_seconds
+
+
+@pytest.mark.parametrize("turned", [False, True])
+async def test_who_waited_in_vain_is_believed_before_who_saw_it_leave(turned: bool) -> None:
+    """Else a party that does not come to one of its peers has that peer named in its place."""
+    waited = VoteError(ErrorKind.DEADLINE, what="Party party-1", seconds=30.0)
+    left = VoteError(ErrorKind.PARTY_UNREACHABLE, who="Party of rank 2", why="it left the session")
+    vague = VoteError(ErrorKind.DEADLINE, what="A peer", seconds=30.0)
+
+    async def fails(error: VoteError) -> None:
+        raise error
+
+    errors = [left, vague, waited]
+    with pytest.raises(VoteError) as caught:
+        await rounds._together([fails(one) for one in (errors[::-1] if turned else errors)])
+    assert caught.value is waited

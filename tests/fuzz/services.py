@@ -330,7 +330,7 @@ def _party(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
             stream = Stream(given, mirror)
             return stream
 
-        peer_servicer = PeerServicer()
+        peer_servicer = PeerServicer(PARTIES)
         servicer = PartyServicer(
             PARTIES[rank],
             PARTIES,
@@ -363,7 +363,7 @@ def _party(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
             raise Finding("too many rounds")
         arrived = [one.result()._first for one in peer_servicer._waiting.values() if one.done()]
         kept = max((first.ByteSize() for first in arrived if first is not None), default=0)
-        if kept > 1024 or len(arrived) > peers._MAX_WAITING or any(servicer._uploads.values()):
+        if kept > 1024 or len(arrived) > peers._MAX_STREAMS or any(servicer._uploads.values()):
             raise Finding("it keeps too much of a stream that waits")
         return outcome
 

@@ -320,6 +320,9 @@ async def test_a_round_obeys_the_coordinator_that_opened_it_alone(
 # Streams between parties
 
 
+PAIR = ["party-0", "party-1"]
+
+
 @contextlib.asynccontextmanager
 async def answering(
     service: Service, servicer: PeerServicer, name: str = "party-0"
@@ -343,8 +346,8 @@ async def answering(
 
 
 async def test_a_stream_counts_for_the_party_of_the_certificate(service: Service) -> None:
-    """A party from outside knows the session's id, and still is not who the session waits for."""
-    servicer = PeerServicer()
+    """A party of other sessions knows this one's id, and still is not who it waits for."""
+    servicer = PeerServicer(["party-0", "party-9"])
     async with answering(service, servicer, "party-9") as channel:
         call = party_pb2_grpc.PeerServiceStub(channel).Exchange()
         hello = party_pb2.SessionHello(session_id="private", context=bytes(32))
@@ -359,9 +362,105 @@ async def test_a_stream_counts_for_the_party_of_the_certificate(service: Service
         call.cancel()
 
 
+async def opened(channel: grpc.aio.Channel, session: str, zero_seed: bytes = b"") -> Any:
+    """A stream for the session, with its hello on the way."""
+    call = party_pb2_grpc.PeerServiceStub(channel).Exchange()
+    hello = party_pb2.SessionHello(session_id=session, context=bytes(32), zero_seed=zero_seed)
+    await call.write(party_pb2.ExchangeRequest(frame=party_pb2.PeerFrame(hello=hello)))
+    return call
+
+
+async def test_a_party_from_outside_takes_no_place(service: Service) -> None:
+    """Else whoever has a party's certificate of any committee could stop this one."""
+    servicer = PeerServicer(PAIR)
+    async with answering(service, servicer, "party-9") as channel:
+        error = await error_of(party_pb2_grpc.PeerServiceStub(channel).Exchange())
+    assert error.name == "NAME_REFUSED" and "party-9" in error.message
+    assert not servicer._waiting
+
+
+async def test_a_peer_that_opens_many_streams_takes_no_place_of_others(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "_MAX_STREAMS", 2)
+    servicer = PeerServicer(["party-0", "party-2"])
+    async with answering(service, servicer) as channel:
+        calls = [await opened(channel, f"session-{number}") for number in range(2)]
+
+        async def waiting() -> bool:
+            return len(servicer._waiting) == 2
+
+        await until(waiting, "the streams arrive")
+        assert (await error_of(await opened(channel, "session-2"))).name == "SERVICE_BUSY"
+        # What is awaited of another peer has its place.
+        with refused(ErrorKind.DEADLINE, "Party party-2"):
+            await servicer.await_stream("session-2", "party-2", timeout=0.1)
+        for call in calls:
+            call.cancel()
+
+
+class Leaver(PeerServicer):
+    """Ends every stream before it says anything."""
+
+    @rpc.allowed(Role.PARTY)
+    async def Exchange(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        await context.read()
+
+
+async def test_a_peer_that_leaves_before_its_hello_has_left_and_does_not_disagree(
+    service: Service,
+) -> None:
+    """It may have waited in vain for another; who knows why says so."""
+    async with answering(service, Leaver(PAIR)) as channel:
+        with refused(ErrorKind.PARTY_UNREACHABLE, "Party of rank 1", "left the session"):
+            await PeerChannel.open(
+                "s", bytes(32), PAIR, 0, {"party-1": channel}, PeerServicer(PAIR), SECONDS
+            )
+
+
+async def test_streams_that_a_peer_does_not_read_count_as_long_as_they_last(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They can't be ended while a frame is on its way: there must not be more with every round."""
+    monkeypatch.setattr(peers, "_MAX_STREAMS", 2)
+    monkeypatch.setattr(peers, "_FRAME_SECONDS", 0.1)
+    servicer, large = PeerServicer(PAIR), bytes(8 << 20)
+    async with answering(service, servicer) as channel:
+        calls = []
+        for name in ("first", "second"):
+            calls.append(await opened(channel, name, zero_seed=bytes(32)))
+            session = await PeerChannel.open(name, bytes(32), PAIR, 1, {}, servicer, 0.5)
+            with refused(ErrorKind.DEADLINE, "A peer"):
+                await asyncio.to_thread(session.exchange, large)
+            session.close()
+        await asyncio.sleep(0.5)
+        error = await error_of(party_pb2_grpc.PeerServiceStub(channel).Exchange())
+        assert error.name == "SERVICE_BUSY", error.message
+        for call in calls:
+            call.cancel()
+
+        async def free() -> bool:
+            return not any(servicer._streams.values())
+
+        await until(free, "whoever hangs up gives its places back")
+
+
+async def test_a_session_that_can_not_begin_lets_go_of_the_streams_that_came(
+    service: Service,
+) -> None:
+    """A peer that holds on to them would have this party keep more with every round."""
+    servicer = PeerServicer(["party-0", "party-1"])
+    async with answering(service, servicer) as channel:
+        call = await opened(channel, "session")
+        with refused(ErrorKind.DEADLINE, "Party party-1"):
+            trio = ["party-0", "party-1", "party-2"]
+            await PeerChannel.open("session", bytes(32), trio, 2, {}, servicer, 0.5)
+        assert await asyncio.wait_for(call.read(), SECONDS) is grpc.aio.EOF
+
+
 async def test_a_peer_that_hangs_up_leaves_nothing_waiting(service: Service) -> None:
     """A party that is hung up on again and again must not run out of places for sessions."""
-    servicer = PeerServicer()
+    servicer = PeerServicer(PAIR)
     async with answering(service, servicer) as channel:
         call = party_pb2_grpc.PeerServiceStub(channel).Exchange()
         hello = party_pb2.SessionHello(session_id="deserted", context=bytes(32))
@@ -384,7 +483,7 @@ async def test_a_peer_that_says_nothing_is_told_so(
 ) -> None:
     """A stream without a first frame ends by itself, and not as an error of the party's own."""
     monkeypatch.setattr(peers, "_FRAME_SECONDS", 0.2)
-    async with answering(service, PeerServicer()) as channel:
+    async with answering(service, PeerServicer(PAIR)) as channel:
         error = await error_of(party_pb2_grpc.PeerServiceStub(channel).Exchange())
     assert error.name == "DEADLINE", error.message
 
@@ -393,13 +492,13 @@ async def test_a_frame_that_can_not_be_read_is_the_fault_of_the_peer_that_sent_i
     service: Service,
 ) -> None:
     """And not of the coordinator, whose call waits for the session."""
-    servicer, pair = PeerServicer(), ["party-0", "party-1"]
+    servicer = PeerServicer(PAIR)
     hello = party_pb2.SessionHello(session_id="s", context=bytes(32), zero_seed=bytes(32))
     first = party_pb2.ExchangeRequest(frame=party_pb2.PeerFrame(hello=hello))
     async with answering(service, servicer) as channel:
         call = channel.stream_stream("/mpcvote.v1.PeerService/Exchange")()
         await call.write(first.SerializeToString())
-        session = await PeerChannel.open("s", bytes(32), pair, 1, {}, servicer, SECONDS)
+        session = await PeerChannel.open("s", bytes(32), PAIR, 1, {}, servicer, SECONDS)
         await call.write(b"\xff\xff")
         with refused(ErrorKind.PARTY_UNREACHABLE, "Party of rank 0"):
             await asyncio.to_thread(session.exchange, b"payload")
@@ -409,15 +508,14 @@ async def test_a_frame_that_can_not_be_read_is_the_fault_of_the_peer_that_sent_i
 
 async def test_a_party_that_is_done_first_takes_no_frame_back(service: Service) -> None:
     """The slower party reads its last frame after the faster one has ended the session."""
-    servicer = PeerServicer()
-    pair = ["party-0", "party-1"]
+    servicer = PeerServicer(PAIR)
     # More than the connection holds unread: some of it is on the way when the session ends.
     payloads = [bytes([rank]) * (3 << 20) for rank in range(2)]
     async with answering(service, servicer) as channel:
 
         async def join(rank: int) -> PeerChannel:
             return await PeerChannel.open(
-                "session", bytes(32), pair, rank, {"party-1": channel}, servicer, SECONDS
+                "session", bytes(32), PAIR, rank, {"party-1": channel}, servicer, SECONDS
             )
 
         fast, slow = await asyncio.gather(join(0), join(1))

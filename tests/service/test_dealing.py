@@ -15,6 +15,7 @@ import resource
 import threading
 import traceback
 import types
+import weakref
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -28,11 +29,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aggregator import dealer as dealer_module
 from aggregator import plans
 from aggregator.deal import DealtMaterial, MaterialPool, ask
 from aggregator.dealer import DealerServicer
 from aggregator.party import PartyServicer, _Session
 from aggregator.peers import PeerServicer
+from aggregator.settings import PartySettings
 from aggregator.tally import Tally
 from mpc_vote import rpc
 from mpc_vote.argmax.channel import Channel
@@ -385,10 +388,16 @@ async def test_the_dealer_ends_the_oldest_sessions_before_plans_fill_its_memory(
     """No party can make it hold more, however many sessions it opens."""
     servicer = dealer.servicer
     assert isinstance(servicer, DealerServicer)
-    await dealer.grants("first", PAIR, MIXED_PLAN)
+
+    async def begin(session: str) -> None:
+        first = asyncio.create_task(dealer.read("party-0", session, PAIR, MIXED_PLAN))
+        await dealer.asked(session)
+        await asyncio.gather(first, dealer.read("party-1", session, PAIR, MIXED_PLAN))
+
+    await begin("first")
     monkeypatch.setattr("aggregator.dealer.MAX_COMMITMENTS", 3 * servicer._weight)
     for session in ("second", "third", "fourth"):
-        await dealer.grants(session, PAIR, MIXED_PLAN)
+        await begin(session)
     error = await error_of(dealer.collected("party-1", "first", 0))
     assert error.name == "DEAL_ENDED"
     for session in ("second", "third", "fourth"):
@@ -412,6 +421,35 @@ async def test_long_plans_count_though_nothing_is_dealt_for_them_yet(
         servicer = dealer.servicer
         assert isinstance(servicer, DealerServicer)
         assert list(servicer._deals) == ["session-4", "session-5"]
+
+
+@pytest.mark.parametrize("limit", ["MAX_COMMITMENTS", "MAX_SESSIONS"])
+async def test_a_party_that_begins_much_ends_its_own_sessions_and_nobody_elses(
+    dealer: Dealer, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """Any party may ask, of whichever committee: with one word for more than there is room for it
+    would end the rounds of all."""
+    servicer = dealer.servicer
+    assert isinstance(servicer, DealerServicer)
+    small = Plan((Run((SMALL,), 1),))
+    monkeypatch.setattr("aggregator.dealer.MAX_COMMITMENTS", 100 * COPIES)
+    if limit == "MAX_SESSIONS":
+        monkeypatch.setattr("aggregator.dealer.MAX_SESSIONS", 3)
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(dealer.waiting("party-0", "honest", PAIR, plan=small))
+        if limit == "MAX_COMMITMENTS":
+            huge = Plan((Run((SMALL,), 95),))
+            error = await error_of(dealer.read("party-9", "huge", ["party-9", "x"], plan=huge))
+            assert error.name == "DEAL_ENDED" and "too many" in error.message, error.message
+        else:
+            for number in range(5):
+                begun = dealer.waiting(
+                    "party-9", f"many-{number}", ["party-9", "party-8"], plan=small
+                )
+                await stack.enter_async_context(begun)
+            assert list(servicer._deals) == ["honest", "many-3", "many-4"]
+        # The one who joins finds it as it was.
+        assert await dealer.read("party-1", "honest", PAIR, plan=small)
 
 
 OTHER_PARTIES = {
@@ -545,6 +583,122 @@ async def test_the_dealer_forgets_a_session_that_a_party_leaves(certificates: Ce
             return not keeps(servicer, seeds)
 
         await until(forgotten, "the session is forgotten")
+
+
+async def test_the_dealer_keeps_no_plan_of_a_session_that_has_ended(dealer: Dealer) -> None:
+    """Plans can be long, and of sessions that have ended there can be any number."""
+    servicer = dealer.servicer
+    assert isinstance(servicer, DealerServicer)
+    await dealer.grants("session", PAIR)
+    plan = weakref.ref(servicer._deals["session"].session.plan)
+    await dealer.collected("party-1", "session", 0)
+
+    async def forgotten() -> bool:
+        gc.collect()
+        return plan() is None
+
+    await until(forgotten, "the plan is forgotten")
+
+
+class Counted(bytes):
+    """Bytes of which one knows how many there are."""
+
+    alive = 0
+
+    def __new__(cls, data: bytes) -> Counted:
+        cls.alive += 1
+        return super().__new__(cls, data)
+
+    def __del__(self) -> None:
+        Counted.alive -= 1
+
+
+async def test_corrections_that_parties_do_not_read_take_bounded_memory(
+    dealer: Dealer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are let go are made again, and are the same, when their party goes on."""
+    item = Triples(TripleKind.PRODUCT, 1 << 19)
+    plan, sessions, room = Plan((Run((item,), 3),)), 5, 3
+    correct = Triples.correct
+    monkeypatch.setattr(Triples, "correct", lambda *given: Counted(correct(*given)))
+    monkeypatch.setattr("aggregator.dealer.MAX_UNSENT_BYTES", room * item.correction_bytes)
+    async with contextlib.AsyncExitStack() as stack:
+        materials = [
+            await stack.enter_async_context(
+                dealer.material(f"session-{number}", MaterialPool(item.part_bytes), plan)
+            )
+            for number in range(sessions)
+        ]
+        for material in materials:
+            await ready(material, 1)
+        # The next of each is on its way and the one after that is made; nobody has room for them.
+        await asyncio.sleep(SOON)
+        assert 0 < Counted.alive <= room
+        for _ in plan:
+            for material in materials:
+                await taken(material, item)
+
+    async def gone() -> bool:
+        return Counted.alive == 0
+
+    await until(gone, "nothing is held for calls that have ended")
+
+
+async def test_no_more_is_made_at_once_for_parties_that_ask_and_hang_up(
+    dealer: Dealer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = [], threading.Event()
+    correct = Triples.correct
+
+    def slowly(item: Triples, seeds: Sequence[bytes], index: int) -> bytes:
+        begun.append(index)
+        go_on.wait(SECONDS)
+        return correct(item, seeds, index)
+
+    monkeypatch.setattr(Triples, "correct", slowly)
+    try:
+        for number in range(4):
+            asked = [dealer.dealt(name, f"session-{number}", PAIR) for name in PAIR]
+            async with asked[0] as first, asked[1] as second:
+                await asyncio.gather(first.read(), second.read())
+                await asyncio.sleep(SOON)
+        assert len(begun) == 2
+    finally:
+        go_on.set()
+    # The places are given back.
+    await dealer.grants("after", PAIR)
+
+
+async def test_what_nobody_waits_for_any_more_is_not_made_in_every_copy(
+    dealer: Dealer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the largest items each copy takes seconds, in which others wait for a place."""
+    begun, go_on = threading.Event(), threading.Event()
+    made = []
+    correct = Triples.correct
+
+    def slowly(item: Triples, seeds: Sequence[bytes], index: int) -> bytes:
+        begun.set()
+        go_on.wait(SECONDS)
+        made.append(index)
+        return correct(item, seeds, index)
+
+    monkeypatch.setattr(Triples, "correct", slowly)
+    monkeypatch.setattr("aggregator.dealer._AT_A_STRETCH", 1)
+    asked = [dealer.dealt(name, "session", PAIR) for name in PAIR]
+    async with asked[0] as first, asked[1] as second:
+        await asyncio.gather(first.read(), second.read())
+        assert await asyncio.to_thread(begun.wait, SECONDS)
+    servicer = dealer.servicer
+    assert isinstance(servicer, DealerServicer)
+
+    async def ended() -> bool:
+        return not servicer._deals
+
+    await until(ended, "the session ends with its calls")
+    go_on.set()
+    await dealer.grants("after", PAIR, Plan((Run((LEVEL,), 1),)))
+    assert len(made) == 1 < COPIES
 
 
 def _level(**changes: Any) -> dealer_pb2.DealItem:
@@ -1335,7 +1489,7 @@ async def committee_of(
             }
             to_dealer = await stack.enter_async_context(dealer.channel(name))
             tally = stack.enter_context(contextlib.closing(Tally(directory / name / "party.db")))
-            peer_servicer = last if last and name == TRIO[-1] else PeerServicer()
+            peer_servicer = last if last and name == TRIO[-1] else PeerServicer(TRIO)
             servicer = PartyServicer(
                 name,
                 TRIO,
@@ -1623,6 +1777,28 @@ async def test_a_count_that_waits_for_material_is_told_that_none_will_come(
     assert error is not None and error.name == name, error
 
 
+async def test_a_count_that_waits_for_a_slow_peers_round_trip_is_told_that_it_is_over(
+    dealer: Dealer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has given its label shares by then, and is left waiting by a peer that answers late."""
+
+    async def never(_: grpc.aio.Channel) -> float:
+        await asyncio.Event().wait()
+        return 0.0
+
+    monkeypatch.setattr(rpc, "round_trip", never)
+    async with committee_of(dealer, tmp_path, 1 << 26) as (_, committee):
+        spec = committee.spec()
+        held = await committee.voted(spec, votes(ROWS))
+        order = party_pb2.AggregateRequest(round_id=spec.round_id, contributors=holdings_of(held))
+        calls = [stub.Aggregate(order, timeout=SECONDS) for stub in committee.stubs.values()]
+        for response in await asyncio.gather(*(call.read() for call in calls)):
+            assert response.HasField("shares")
+        await committee.abandon(spec)
+        for error in await asyncio.gather(*(error_of(call.read()) for call in calls)):
+            assert error.name == "ROUND_CLOSED", error.message
+
+
 async def test_a_dealer_is_not_asked_again_where_the_mark_can_not_be_written(
     dealer: Dealer, tmp_path: Path
 ) -> None:
@@ -1744,7 +1920,7 @@ class Accuser(PeerServicer):
     they would raise themselves."""
 
     def __init__(self, error: VoteError) -> None:
-        super().__init__()
+        super().__init__(TRIO)
         self._error = error
 
     @rpc.allowed(Role.PARTY)
@@ -1784,6 +1960,22 @@ async def test_what_a_peer_says_of_others_is_blamed_on_nobody_but_that_peer(
         for name in TRIO[:-1]:
             assert not (tmp_path / name / "dealer-caught").exists()
             assert all((await parties.servicers[name].health()).values())
+        await committee.abandon(spec)
+
+
+async def test_a_party_that_does_not_ask_the_dealer_is_named_by_its_peers(
+    dealer: Dealer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its silence would look like the dealer's."""
+    assert PartySettings.model_fields["exchange_seconds"].default > dealer_module._GATHER_SECONDS
+    monkeypatch.setattr(dealer_module, "_GATHER_SECONDS", SOON)
+    async with committee_of(dealer, tmp_path, 1 << 26, 4 * SOON) as (_, committee):
+        spec = committee.spec()
+        for name in TRIO[:-1]:
+            await committee.open_at(name, spec)
+        for name in TRIO[:-1]:
+            error = await error_of(committee.holdings(spec, name))
+            assert error.name == "ENDED_BY" and "party-2" in error.message, error.message
         await committee.abandon(spec)
 
 

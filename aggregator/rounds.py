@@ -393,16 +393,17 @@ async def _together(work: Sequence[Awaitable[T]]) -> list[T]:
 
 
 def _vagueness(error: BaseException) -> int:
+    """How little an error tells of the cause: what names it, what others said of it, who was waited
+    for in vain, and last who was seen to leave, as that may have been for a reason of its own."""
     if not isinstance(error, VoteError):
         return 0
     if error.kind is ErrorKind.ENDED_BY:
         # What a party says it tells the coordinator itself; what the dealer says, parties alone.
-        vague = 1 if error.values.get("who") == "The dealer" else 2
-    else:
-        vague = 2 * ("A peer" in error.message or "Party of rank" in error.message)
+        return 2 if error.values.get("who") == "The dealer" else 3
     late = error.kind in (ErrorKind.DEADLINE, ErrorKind.ANSWER_LATE)
-    # One that waited in vain for another leaves its peers: they would name it, it names the other.
-    return 1 + late + 2 * vague
+    if "A peer" in error.message or "Party of rank" in error.message:
+        return 6 if late else 5
+    return 4 if late else 1
 
 
 def _absences(spec: Spec, contributors: set[str], ballots: Ballots) -> list[label_pb2.Absence]:

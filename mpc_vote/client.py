@@ -17,7 +17,15 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Coroutine,
+    Iterator,
+    MutableMapping,
+    Sequence,
+)
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +35,7 @@ from typing import Any, Self, TypeVar
 import grpc
 import numpy as np
 import numpy.typing as npt
+from google.protobuf.message import Message
 
 from mpc_vote import rpc, wire
 from mpc_vote.argmax.engines import EngineName
@@ -41,7 +50,7 @@ from mpc_vote.proto.mpcvote.v1 import (
     model_pb2,
     model_pb2_grpc,
 )
-from mpc_vote.spec import BALLOT_CODES, ENGINE_CODES, MAX_CLASSES
+from mpc_vote.spec import BALLOT_CODES, BALLOTS, ENGINE_CODES, MAX_CLASSES
 
 _CALL_SECONDS = 30.0
 _LABEL_SECONDS = 3_600.0
@@ -49,7 +58,11 @@ _WHO = "The coordinator"
 # Clients that were told the same come back one after the other, none before its time.
 _JITTER = (1.0, 1.25)
 
+# Later than any round is, and a date on every machine.
+_LATEST_MS = 1 << 45
+
 T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 
 
 @dataclass(frozen=True)
@@ -183,15 +196,20 @@ class AsyncLabelClient:
         """One request."""
         parts: list[label_pb2.Labels] = []
         opened = label_pb2.RoundOpened()
+        room = len(queries) * plan.classes
         call = self._labels.RequestLabels(_requests(queries, plan), timeout=_LABEL_SECONDS)
         try:
             async for response in call:
+                _tame(response)
                 if response.HasField("opened"):
                     opened = response.opened
                 elif response.HasField("progress"):
                     yield _progress(response.progress)
                 elif response.HasField("labels"):
                     parts.append(response.labels)
+                    room -= max(1, len(response.labels.values))
+                    if room < 0:
+                        raise _nonsense(f"too many labels for {len(queries)} queries")
                 else:
                     yield _result(response.completed, parts, opened, len(queries))
                     return
@@ -214,12 +232,18 @@ class AsyncLabelClient:
         """This client's rounds, oldest first."""
         request = label_pb2.ListRoundsRequest()
         response = await _call(self._labels.ListRounds(request, timeout=_CALL_SECONDS))
+        for summary in response.rounds:
+            _check_summary(summary)
         return list(response.rounds)
 
     async def round(self, round_id: str) -> label_pb2.GetRoundResponse:
         """A round's state and, if it is complete, its labels."""
         request = label_pb2.GetRoundRequest(round_id=round_id)
-        return await _call(self._labels.GetRound(request, timeout=_CALL_SECONDS))
+        response = await _call(self._labels.GetRound(request, timeout=_CALL_SECONDS))
+        _check_summary(response.round)
+        if len(response.labels.values) % (response.labels.width or 1):
+            raise _nonsense(f"{len(response.labels.values)} labels in rows of a width of its own")
+        return response
 
     async def train(
         self,
@@ -238,14 +262,17 @@ class AsyncLabelClient:
         call = self._models.Train(_train_requests(first, points), timeout=_LABEL_SECONDS)
         try:
             async for response in call:
+                _tame(response)
                 if response.HasField("progress"):
                     yield response.progress
                 else:
                     yield response.model
+                    return
         except grpc.RpcError as error:
             raise VoteError.from_rpc(error, _WHO) from error
         finally:
             call.cancel()
+        raise _nonsense("it ended without a model")
 
     async def models(self) -> Sequence[model_pb2.Model]:
         """All versions, oldest first."""
@@ -260,6 +287,7 @@ class AsyncLabelClient:
         try:
             async for response in self._models.GetModel(request, timeout=_CALL_SECONDS):
                 if response.HasField("model"):
+                    _tame(response)
                     description = response.model
                 else:
                     content += response.chunk
@@ -446,7 +474,7 @@ def _result(
         labels=flat if width == 1 else flat.reshape(-1, width),
         cost=completed.cost,
         contributors=completed.contributors,
-        absences={one.agent: printable(one.reason) for one in completed.absences},
+        absences={one.agent: one.reason for one in completed.absences},
         warnings=tuple(opened.warnings),
         spec=opened.spec if opened.HasField("spec") else None,
     )
@@ -456,7 +484,7 @@ def _nonsense(why: str) -> VoteError:
     return VoteError(ErrorKind.ANSWER_MALFORMED, who=_WHO, why=why)
 
 
-async def _call(call: Awaitable[T]) -> T:
+async def _call(call: Awaitable[M]) -> M:
     try:
         answer = await call
     except grpc.RpcError as error:
@@ -464,4 +492,32 @@ async def _call(call: Awaitable[T]) -> T:
     if answer is None:
         # What gRPC gives where a call ends well without an answer.
         raise _nonsense("it is empty")
+    _tame(answer)
     return answer
+
+
+def _check_summary(one: label_pb2.RoundSummary) -> None:
+    """Refuses a round of which there is no saying what it is, or when it was."""
+    known = one.state in label_pb2.RoundState.values() and one.ballot in BALLOTS
+    if not known or not 0 <= one.opened_unix_ms < _LATEST_MS:
+        raise _nonsense("it has a round of no known state, ballot or time")
+
+
+def _tame(message: Message) -> None:
+    """Makes all that a message says in words fit to be shown: clients print it."""
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_STRING and isinstance(value, str):
+            setattr(message, field.name, printable(value))
+        elif field.type == field.TYPE_STRING:
+            value[:] = [printable(text) for text in value]
+        elif field.type != field.TYPE_MESSAGE:
+            continue
+        elif isinstance(value, Message):
+            _tame(value)
+        elif isinstance(value, MutableMapping):
+            tamed = {printable(key): number for key, number in value.items()}
+            value.clear()
+            value.update(tamed)
+        else:
+            for one in value:
+                _tame(one)

@@ -142,7 +142,7 @@ def _show(out: Console, result: LabelResult, path: Path) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     for warning in result.warnings:
         out.print(Text.assemble(("warning", "yellow"), f": {warning}"))
-    table.add_row("round", result.round_id)
+    table.add_row("round", Text(result.round_id))
     table.add_row("labels", f"{len(result.labels)} in {path}")
     table.add_row("agents counted", str(result.contributors))
     if result.spec is not None:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 from rich.table import Table
+from rich.text import Text
 
 from mpc_vote import process
 from mpc_vote.cli.common import (
@@ -75,7 +76,7 @@ def describe(models: Sequence[model_pb2.Model]) -> Table:
             shown(model.epsilon_agent),
             shown(model.epsilon_instance),
             f"{model.delta:g}",
-            ", ".join(f"{name} {value:.4g}" for name, value in sorted(model.metrics.items())),
+            Text(", ".join(f"{name} {value:.4g}" for name, value in sorted(model.metrics.items()))),
         )
     return table
 

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 from rich.table import Column, Table
+from rich.text import Text
 
 from mpc_vote import process
 from mpc_vote.cli.common import ClientSettings, check_writable, connect, console, write_json
-from mpc_vote.errors import printable
 from mpc_vote.privacy.shown import shown
 from mpc_vote.process import CommandError
 from mpc_vote.proto.mpcvote.v1 import label_pb2
@@ -45,12 +45,11 @@ async def _main(settings: RoundsSettings) -> None:
         if settings.round is not None and settings.out is not None:
             found = await client.round(settings.round)
             if found.round.state != label_pb2.ROUND_STATE_COMPLETE:
-                why = printable(found.round.reason)
-                raise CommandError(f"round {settings.round} has no labels: {why}")
+                raise CommandError(f"round {settings.round} has no labels: {found.round.reason}")
             values = np.array(found.labels.values, dtype=np.int64)
             width = found.labels.width
             with settings.out.open("wb") as file:
-                np.save(file, values if width == 1 else values.reshape(-1, width))
+                np.save(file, values if width <= 1 else values.reshape(-1, width))
             out.print(f"labels written to {settings.out}")
     # What is spent is never cut: on a narrow terminal the id goes on in the next line.
     columns = ("opened", "state", "queries", "sigma", "agent", "instance", "delta")
@@ -60,11 +59,11 @@ async def _main(settings: RoundsSettings) -> None:
         opened = dt.datetime.fromtimestamp(one.opened_unix_ms / 1000).strftime("%d %b %H:%M")
         row = _row(one)
         cells = (opened, row["state"], str(row["queries"]), f"{row['sigma']:g}", *_spent(one))
-        table.add_row(row["round_id"], *cells)
+        table.add_row(Text(row["round_id"]), *cells)
     out.print(table)
     for one in rounds:
         if one.reason:
-            out.print(f"{one.round_id}: {printable(one.reason)}", markup=False)
+            out.print(f"{one.round_id}: {one.reason}", markup=False)
     write_json(settings.json_path, {"rounds": [_row(one) for one in rounds]})
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from rich.table import Table
+from rich.text import Text
 
 from mpc_vote import process, wire
 from mpc_vote.cli.common import ClientSettings, connect, console, write_json
@@ -39,7 +40,7 @@ async def _main(settings: StatusSettings) -> None:
     for agent in service.agents:
         row = _agent(agent)
         table.add_row(
-            row["agent"],
+            Text(row["agent"]),
             str(row["classes"]),
             f"{row['query_dtype']} {tuple(row['query_shape'])}",
             ", ".join(row["ballots"]),
@@ -50,7 +51,7 @@ async def _main(settings: StatusSettings) -> None:
     for party in service.parties:
         unready = party in service.unready_parties
         state = "NOT READY: it is down, or waits for one that is" if unready else "ready"
-        out.print(f"{party}: {state}")
+        out.print(f"{party}: {state}", markup=False)
     out.print(
         f"spent: epsilon {shown(service.total_epsilon_agent)} at agent level, "
         f"{shown(service.total_epsilon_instance)} at instance level (delta {service.delta:g})"

@@ -166,6 +166,12 @@ class Credentials:
         return (self.ca_pem, self.certificate_pem) == (other.ca_pem, other.certificate_pem)
 
     @property
+    def is_revoked(self) -> bool:
+        """Whether these files themselves say that nobody should believe the certificate."""
+        chain = x509.load_pem_x509_certificates(self.certificate_pem)
+        return any(one.serial_number in self.revoked.serials for one in chain)
+
+    @property
     def renew_from(self) -> dt.datetime:
         """When it is time for another certificate: a month before the end, or a third of its life
         if that is less."""
@@ -189,7 +195,7 @@ class Credentials:
                 "Put the pair that was issued together in place, or issue a new one."
             )
         _check_roots(authorities, paths.ca)
-        _check_issued(certificate, others, authorities, paths)
+        path = _issued_path(certificate, others, authorities, paths)
         identity = _identity_of(_alternative_names(certificate))
         if identity is None:
             raise IdentityError(
@@ -205,9 +211,10 @@ class Credentials:
         return cls(
             identity,
             certificate.not_valid_before_utc,
-            certificate.not_valid_after_utc,
+            min(one.not_valid_after_utc for one in path),
             ca_pem,
-            certificate_pem,
+            # Peers look at all that they are sent: what has no part in it could only do harm.
+            b"".join(map(pem.encode_certificate, path)),
             key_pem,
             Revocations.load(paths.revoked, authorities),
         )
@@ -478,15 +485,16 @@ def _check_roots(authorities: Iterable[x509.Certificate], path: Path) -> None:
             )
 
 
-def _check_issued(
+def _issued_path(
     certificate: x509.Certificate,
     others: Sequence[x509.Certificate],
     authorities: Sequence[x509.Certificate],
     paths: CredentialPaths,
-) -> None:
-    """Follows signatures and dates from a certificate up to an authority that is trusted."""
+) -> list[x509.Certificate]:
+    """Follows signatures and dates from a certificate up to an authority that is trusted; the
+    certificates on the way, without that authority's."""
     pem.check_dates(certificate, paths.certificate)
-    rest = list(others)
+    path, rest = [certificate], list(others)
     while (root := _issuer(certificate, authorities)) is None:
         issuer = _issuer(certificate, rest)
         if issuer is None:
@@ -496,8 +504,10 @@ def _check_issued(
             )
         pem.check_dates(issuer, paths.certificate)
         rest.remove(issuer)
+        path.append(issuer)
         certificate = issuer
     pem.check_dates(root, paths.ca)
+    return path
 
 
 def _check_constraints(

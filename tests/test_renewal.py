@@ -19,12 +19,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from agent_node import enrolment
-from mpc_vote import cli, identity, pem, rpc
+from mpc_vote import cli, identity, pem, revocation, rpc
 from mpc_vote.authority import CertificateAuthority
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import CredentialPaths, Credentials, Identity, IdentityError, Role
 from mpc_vote.proto.mpcvote.v1 import enrolment_pb2
 from mpc_vote.revocation import Revocations
+from tests.connections import caller_named
 from tests.fuzz.fakes import Channel
 
 PARTY = Identity(Role.PARTY, "a")
@@ -251,6 +252,12 @@ def test_a_revocation_is_taken_up_and_never_forgotten(
     assert "older than the one in use" in caplog.text
     paths.revoked.unlink()
     assert live.newest().revoked.serials == {1, 2}
+
+
+def test_a_certificate_that_is_too_large_to_be_ours_is_not_kept() -> None:
+    """Thousands are, in every server, and the agents' authority could make each 100 kB."""
+    assert revocation.peer(caller_named(b"a.agent.mpc-vote")) is not None
+    assert revocation.peer(caller_named(b"a.agent.mpc-vote", uris=[bytes(16_000)])) is None
 
 
 def test_only_a_root_revokes(

@@ -197,6 +197,9 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             return await self._take(agent, request_iterator)
         finally:
             self._uploads[agent] -= 1
+            # Names of agents are without number, where somebody makes them.
+            if not self._uploads[agent]:
+                del self._uploads[agent]
 
     async def _take(
         self, agent: str, requests: AsyncIterator[party_pb2.SubmitSharesRequest]

@@ -1359,6 +1359,8 @@ async def test_a_rounds_material_waits_before_anybody_has_voted(
         await parties.hold(needed(spec))
         cast = votes(MANY)
         held = {agent: await committee.submit(spec, agent, cast[agent]) for agent in cast}
+        # Nothing is kept of who has uploaded once.
+        assert [len(servicer._uploads) for servicer in parties.servicers.values()] == [0, 0, 0]
         outcomes = await committee.aggregate(spec, [held])
         assert labels_of(outcomes, MANY).tolist() == winners(cast).tolist()
         await parties.hold(0)

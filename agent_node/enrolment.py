@@ -75,6 +75,11 @@ async def _renew(credentials: Credentials, certs: Path, coordinator: rpc.Channel
     renewed = Credentials.check(credentials.ca_pem, chain, key_pem, paths, Role.AGENT)
     if renewed.identity != credentials.identity:
         raise IdentityError(f"The coordinator answered with a certificate of {renewed.identity}.")
+    # What is in use is given up for it.
+    if renewed.not_after < credentials.not_after or renewed.is_revoked:
+        raise IdentityError(
+            "The coordinator answered with a certificate that is revoked or ends before this one."
+        )
     paths.put(credentials.ca_pem, chain, key_pem, overwrite=True)
     log.info("the certificate is renewed until %s UTC", f"{renewed.not_after:%Y-%m-%d %H:%M}")
 

@@ -38,7 +38,7 @@ from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import Identity, Role
 from mpc_vote.proto.mpcvote.v1 import party_pb2, party_pb2_grpc
 from mpc_vote.sharing import Share
-from mpc_vote.spec import Spec
+from mpc_vote.spec import MAX_SHARE_BYTES, Spec
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +58,8 @@ T = TypeVar("T")
 class _Round:
     spec: Spec
     opened_by: Identity
+    # Bytes of explicit shares that there must be room for.
+    held: int
     # Dealt ahead, from the moment the round is opened; and measured while agents prepare.
     material: asyncio.Task[DealtMaterial]
     round_trips: asyncio.Task[list[float]]
@@ -170,13 +172,16 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         if not 0 < spec.seconds_left() <= MAX_INTAKE_SECONDS:
             raise VoteError(ErrorKind.SPEC_INVALID, why="its deadline is past or too far away")
         self._forget_stale()
-        if len(self._rounds) >= MAX_OPEN_ROUNDS:
-            raise VoteError(ErrorKind.SERVICE_BUSY, got=MAX_OPEN_ROUNDS, retry_after=5.0)
+        # Who has paid must not find that there is no room: it is kept before anybody does.
+        held = spec.held_bytes(self._rank)
+        full = held + sum(one.held for one in self._rounds.values()) > MAX_SHARE_BYTES
+        if full or len(self._rounds) >= MAX_OPEN_ROUNDS:
+            raise VoteError(ErrorKind.SERVICE_BUSY, got=len(self._rounds), retry_after=5.0)
         # Holds the place while the mark is written.
         material = asyncio.create_task(self._deal(spec))
         material.add_done_callback(_forget_failure)
         trips = asyncio.create_task(self._round_trips())
-        round_ = self._rounds[spec.round_id] = _Round(spec, rpc.caller(), material, trips)
+        round_ = self._rounds[spec.round_id] = _Round(spec, rpc.caller(), held, material, trips)
         if not await asyncio.to_thread(self._tally.open, spec.round_id):
             round_.drop_material()
             del self._rounds[spec.round_id]
@@ -196,6 +201,9 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             return await self._take(agent, request_iterator)
         finally:
             self._uploads[agent] -= 1
+            # Names of agents are without number, where somebody makes them.
+            if not self._uploads[agent]:
+                del self._uploads[agent]
 
     async def _take(
         self, agent: str, requests: AsyncIterator[party_pb2.SubmitSharesRequest]

@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 import enum
+import functools
 import logging
 import os
 import re
@@ -44,8 +45,8 @@ MAX_OPEN_MESSAGE_BYTES = 64 * 2**10
 MAX_METADATA_BYTES = 64 * 2**10
 
 NAME_PATTERN = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
-_SAN_PROPERTY = "x509_subject_alternative_name"
-_DNS_PROPERTY = "peer_dns"
+_LEAF_PROPERTY = "x509_pem_cert"
+_PEERS_KEPT = 4096
 
 
 class Role(enum.StrEnum):
@@ -165,6 +166,12 @@ class Credentials:
         return (self.ca_pem, self.certificate_pem) == (other.ca_pem, other.certificate_pem)
 
     @property
+    def is_revoked(self) -> bool:
+        """Whether these files themselves say that nobody should believe the certificate."""
+        chain = x509.load_pem_x509_certificates(self.certificate_pem)
+        return any(one.serial_number in self.revoked.serials for one in chain)
+
+    @property
     def renew_from(self) -> dt.datetime:
         """When it is time for another certificate: a month before the end, or a third of its life
         if that is less."""
@@ -188,7 +195,7 @@ class Credentials:
                 "Put the pair that was issued together in place, or issue a new one."
             )
         _check_roots(authorities, paths.ca)
-        _check_issued(certificate, others, authorities, paths)
+        path = _issued_path(certificate, others, authorities, paths)
         identity = _identity_of(_alternative_names(certificate))
         if identity is None:
             raise IdentityError(
@@ -204,9 +211,10 @@ class Credentials:
         return cls(
             identity,
             certificate.not_valid_before_utc,
-            certificate.not_valid_after_utc,
+            min(one.not_valid_after_utc for one in path),
             ca_pem,
-            certificate_pem,
+            # Peers look at all that they are sent: what has no part in it could only do harm.
+            b"".join(map(pem.encode_certificate, path)),
             key_pem,
             Revocations.load(paths.revoked, authorities),
         )
@@ -363,13 +371,28 @@ def _fit(certificate_pem: bytes, key_pem: bytes, paths: CredentialPaths) -> bool
 def peer_identity(auth_context: Mapping[str, Iterable[bytes]]) -> Identity | None:
     """Who calls, by gRPC's `context.auth_context()`; None when the certificate doesn't say.
 
-    TLS has verified the certificate by then, its authority's limits included. gRPC mixes names of
-    all kinds in one list, so the one that counts must also be among the DNS names: a URI or an
-    e-mail address may look the same. Parses no certificate, so it can run on every call.
+    TLS has verified the certificate by then, its authority's limits included. The names are read
+    from the certificate itself: in gRPC's own list a name ends at its first zero byte, so that of
+    a name within an authority's limits only a beginning may be left, which is beyond them.
     """
-    names = auth_context.get(_SAN_PROPERTY, ())
-    identity = _identity_of(name.decode("ascii", "replace") for name in names)
-    if identity is None or identity.dns_name.encode() not in auth_context.get(_DNS_PROPERTY, ()):
+    leaf = b"".join(auth_context.get(_LEAF_PROPERTY, ()))
+    return _certified(leaf) if leaf else None
+
+
+@functools.lru_cache(_PEERS_KEPT)
+def _certified(leaf: bytes) -> Identity | None:
+    """Whom a certificate names; parsed once for each, as every call needs it.
+
+    The one name that counts must be a DNS name: a URI or an e-mail address may look the same.
+    """
+    try:
+        certificate = x509.load_pem_x509_certificate(leaf)
+        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except (x509.ExtensionNotFound, *pem.UNREADABLE):
+        return None
+    names = [name.value for name in extension.value if isinstance(name.value, str)]
+    identity = _identity_of(names)
+    if identity is None or x509.DNSName(identity.dns_name) not in extension.value:
         return None
     return identity
 
@@ -469,15 +492,16 @@ def _check_roots(authorities: Iterable[x509.Certificate], path: Path) -> None:
             )
 
 
-def _check_issued(
+def _issued_path(
     certificate: x509.Certificate,
     others: Sequence[x509.Certificate],
     authorities: Sequence[x509.Certificate],
     paths: CredentialPaths,
-) -> None:
-    """Follows signatures and dates from a certificate up to an authority that is trusted."""
+) -> list[x509.Certificate]:
+    """Follows signatures and dates from a certificate up to an authority that is trusted; the
+    certificates on the way, without that authority's."""
     pem.check_dates(certificate, paths.certificate)
-    rest = list(others)
+    path, rest = [certificate], list(others)
     while (root := _issuer(certificate, authorities)) is None:
         issuer = _issuer(certificate, rest)
         if issuer is None:
@@ -487,8 +511,10 @@ def _check_issued(
             )
         pem.check_dates(issuer, paths.certificate)
         rest.remove(issuer)
+        path.append(issuer)
         certificate = issuer
     pem.check_dates(root, paths.ca)
+    return path
 
 
 def _check_constraints(

@@ -26,6 +26,8 @@ from mpc_vote.pem import IdentityError
 _LIST = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
 _LEAF_PROPERTY, _CHAIN_PROPERTY = "x509_pem_cert", "x509_pem_cert_chain"
 _PEERS_KEPT = 4096
+# What is kept of each; one of ours takes a kilobyte, and so do those above it.
+_MAX_PEER_BYTES = 16 << 10
 
 
 @dataclass(frozen=True)
@@ -74,13 +76,16 @@ class Peer:
 
 
 def peer(auth_context: Mapping[str, Iterable[bytes]]) -> Peer | None:
-    """The caller by gRPC's `context.auth_context()`; None without a certificate that is readable.
+    """The caller by gRPC's `context.auth_context()`; None without a certificate that is readable,
+    or with one that is too large to be ours.
 
     TLS has verified it by then.
     """
-    leaf = b"".join(auth_context.get(_LEAF_PROPERTY, ()))
+    leaf, chain = (b"".join(auth_context.get(key, ())) for key in (_LEAF_PROPERTY, _CHAIN_PROPERTY))
+    if not leaf or len(leaf) + len(chain) > _MAX_PEER_BYTES:
+        return None
     try:
-        return _peer(leaf, b"".join(auth_context.get(_CHAIN_PROPERTY, ()))) if leaf else None
+        return _peer(leaf, chain)
     except ValueError:
         return None
 

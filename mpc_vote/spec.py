@@ -28,6 +28,8 @@ from mpc_vote.verified.layout import TAIL, Layout
 MAX_SPEC_BYTES = 1 << 20
 MAX_QUERIES = 10_000
 MAX_QUERY_BYTES = 256 << 20
+# Of a round's explicit shares at all parties together, and of what a party holds of all rounds.
+MAX_SHARE_BYTES = 4 << 30
 MAX_CLASSES = 1_000
 MAX_AGENTS = 4_096
 MAX_PARTIES = 16
@@ -210,6 +212,11 @@ class Spec:
             return self.layout(agent).share_bytes(self.message.queries)
         return ring.packed_size(self.cells, self.message.ring_bits)
 
+    def held_bytes(self, rank: int) -> int:
+        """Size of all explicit shares that a party gets."""
+        parties = len(self.parties)
+        return sum(self.share_bytes(agent) for agent in list(self.roster)[rank::parties])
+
     @cached_property
     def total_bound(self) -> int:
         """No total exceeds this: of honest agents but with probability OVERFLOW_PROBABILITY, in a
@@ -288,6 +295,11 @@ class Spec:
                 "so many agents, neighbours, classes and queries are too many for a verified "
                 "round: use verified=False, a smaller k, or fewer queries",
             )
+        held = sum(self.held_bytes(rank) for rank in range(len(self.parties)))
+        require(
+            held <= MAX_SHARE_BYTES,
+            f"the agents' shares take over {MAX_SHARE_BYTES} bytes: ask for fewer queries",
+        )
         if need > have:
             raise VoteError(
                 ErrorKind.RANGE_OVERFLOW, need=ring.bits_for(need), have=ring.bits_for(have)

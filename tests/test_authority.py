@@ -254,6 +254,8 @@ FORGERIES: dict[str, tuple[list[x509.GeneralName], str]] = {
     "e-mail": ([email(PARTY_NAME)], "x"),
     "e-mail with an at": ([email(f"a@{PARTY_NAME}")], "x"),
     "address": ([DNS(AGENT_NAME), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))], "x"),
+    "a zero before an agent's": ([DNS(f"{PARTY_NAME}\0.{AGENT_NAME}")], "x"),
+    "a zero before all agents'": ([DNS(f"{PARTY_NAME}\0.agent.mpc-vote")], "x"),
     "common name alone": ([], PARTY_NAME),
     "common name and an odd name": ([NOBODY], PARTY_NAME),
     "common name and a directory name": ([SOMEBODY], PARTY_NAME),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import grpc
@@ -26,7 +26,7 @@ from mpc_vote.identity import (
     peer_identity,
     server_options,
 )
-from tests.connections import WhoAmI, ask, dial, serving
+from tests.connections import WhoAmI, ask, caller_named, dial, serving
 
 AGENT = Identity(Role.AGENT, "clinic-3")
 PARTY_0 = Identity(Role.PARTY, "party-0")
@@ -90,20 +90,11 @@ def test_a_dns_name_of_another_form_is_no_identity(dns_name: str) -> None:
         Identity.from_dns_name(dns_name)
 
 
-# The caller's names, as gRPC hands them over
-
-
-def context(*names: bytes, others: Sequence[bytes] = ()) -> Mapping[str, list[bytes]]:
-    """What gRPC says of a certificate with these DNS names and other alternative names."""
-    return {
-        "transport_security_type": [b"ssl"],
-        "x509_subject_alternative_name": [*names, *others],
-        "peer_dns": list(names),
-    }
+# The caller's names, in its certificate
 
 
 def test_the_caller_is_who_its_one_name_says_it_is() -> None:
-    assert peer_identity(context(b"localhost", b"party-0.party.mpc-vote", b"127.0.0.1")) == PARTY_0
+    assert peer_identity(caller_named(b"localhost", b"party-0.party.mpc-vote")) == PARTY_0
 
 
 @pytest.mark.parametrize(
@@ -120,16 +111,18 @@ def test_the_caller_is_who_its_one_name_says_it_is() -> None:
         [b"king.king.mpc-vote"],
         [b"mpc-vote"],
         [b"party-\xff.party.mpc-vote"],
+        [b"party-0.party.mpc-vote\0.clinic-3.agent.mpc-vote"],
+        [b"party-0.party.mpc-vote\0"],
     ],
 )
 def test_a_certificate_without_exactly_one_valid_name_is_nobody(names: list[bytes]) -> None:
-    assert peer_identity(context(*names)) is None
+    assert peer_identity(caller_named(*names)) is None
 
 
 def test_a_name_of_another_kind_is_nobody() -> None:
-    """As a URI or an e-mail address, which an authority's limits on DNS names don't reach."""
-    assert peer_identity(context(others=[b"party-0.party.mpc-vote"])) is None
-    both = context(b"clinic-3.agent.mpc-vote", others=[b"party-0.party.mpc-vote"])
+    """As a URI, say, which an authority's limits on DNS names don't reach."""
+    assert peer_identity(caller_named(uris=[b"party-0.party.mpc-vote"])) is None
+    both = caller_named(b"clinic-3.agent.mpc-vote", uris=[b"party-0.party.mpc-vote"])
     assert peer_identity(both) is None
 
 

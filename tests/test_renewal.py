@@ -17,13 +17,16 @@ from typing import Any
 import grpc
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from agent_node import enrolment
-from mpc_vote import cli, identity, pem, rpc
+from mpc_vote import cli, identity, pem, revocation, rpc
 from mpc_vote.authority import CertificateAuthority
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.identity import CredentialPaths, Credentials, Identity, IdentityError, Role
+from mpc_vote.proto.mpcvote.v1 import enrolment_pb2
 from mpc_vote.revocation import Revocations
+from tests.connections import caller_named
 from tests.fuzz.fakes import Channel
 
 PARTY = Identity(Role.PARTY, "a")
@@ -271,6 +274,12 @@ def test_a_list_that_can_not_be_read_at_first_is_read_later(
     assert "Too many open files" in record.message
 
 
+def test_a_certificate_that_is_too_large_to_be_ours_is_not_kept() -> None:
+    """Thousands are, in every server, and the agents' authority could make each 100 kB."""
+    assert revocation.peer(caller_named(b"a.agent.mpc-vote")) is not None
+    assert revocation.peer(caller_named(b"a.agent.mpc-vote", uris=[bytes(16_000)])) is None
+
+
 def test_only_a_root_revokes(
     tmp_path: Path, paths: CredentialPaths, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -351,3 +360,61 @@ async def test_an_answer_to_an_agents_renewal_that_can_not_be_read_is_refused(
         await enrolment._renew(credentials, tmp_path / "alice", coordinator)
     assert refusal.value.kind is ErrorKind.MESSAGE_UNREADABLE
     assert credentials.newest() is credentials
+
+
+class Renewing:
+    """An agent that has enrolled, and a coordinator that answers its renewals as it is told to."""
+
+    def __init__(self, root: CertificateAuthority, folder: Path) -> None:
+        self.root, self.certs = root, folder / "alice"
+        self._agents = root.delegate_agents(folder / "agents")
+        key = ec.generate_private_key(ec.SECP256R1())
+        paths = CredentialPaths.in_directory(self.certs)
+        ca_pem = pem.encode_certificate(self._agents.root)
+        paths.put(ca_pem, self.certify(key.public_key(), 20), pem.encode_key(key), overwrite=False)
+        self.credentials = Credentials.load(self.certs)
+
+    def certify(self, key: Any, days: int) -> bytes:
+        start = dt.datetime.now(dt.UTC) - dt.timedelta(days=1)
+        return self._agents.certify("alice", key, days=days, valid_from=start)
+
+    async def renew(self, answer: Callable[[Any], bytes]) -> Credentials:
+        """What the agent goes on with."""
+
+        async def renewed(request: enrolment_pb2.RenewRequest, **_: object) -> Any:
+            key = x509.load_der_x509_csr(request.csr_der).public_key()
+            return enrolment_pb2.RenewResponse(certificate_pem=answer(key))
+
+        coordinator: Any = Channel({"Renew": renewed})
+        await enrolment._renew(self.credentials, self.certs, coordinator)
+        return self.credentials.newest()
+
+
+async def test_an_agent_does_not_give_its_certificate_up_for_one_that_ends_sooner(
+    authority: CertificateAuthority, tmp_path: Path
+) -> None:
+    """It would be left without any, and could not even ask for another."""
+    agent = Renewing(authority, tmp_path)
+
+    def revoked(key: Any) -> bytes:
+        chain = agent.certify(key, 30)
+        authority.revoke([x509.load_pem_x509_certificate(chain).serial_number])
+        shutil.copy(authority.revoked, agent.certs / "crl.pem")
+        return chain
+
+    for answer in (lambda key: agent.certify(key, 2), revoked):
+        with pytest.raises(IdentityError, match="revoked or ends before"):
+            await agent.renew(answer)
+        assert agent.credentials.newest().certificate_pem == agent.credentials.certificate_pem
+
+
+async def test_a_certificate_that_is_no_part_of_the_chain_is_shown_to_nobody(
+    authority: CertificateAuthority, tmp_path: Path
+) -> None:
+    """Peers would go by its dates, and by whether its serial number is revoked."""
+    agent = Renewing(authority, tmp_path)
+    early = CertificateAuthority.create(tmp_path / "early", days=1)._certificate
+    stray = pem.encode_certificate(early)
+    renewed = await agent.renew(lambda key: agent.certify(key, 30) + stray)
+    assert serial(renewed) != serial(agent.credentials)
+    assert len(x509.load_pem_x509_certificates(renewed.certificate_pem)) == 2

@@ -123,6 +123,13 @@ REFUSALS: dict[str, tuple[Change, str]] = {
     "tau above the attributes": (both(MULTI, changed(tau=11)), "tau must be 1 to the number"),
     "another ring": (changed(ring_bits=32), "ring does not fit the engine"),
     "no ring": (changed(ring_bits=0), "ring does not fit the engine"),
+    "more shares than parties hold": (
+        both(
+            rostered(*map(str, range(537))),
+            changed(queries=spec.MAX_QUERIES, classes=100),
+        ),
+        "shares take over 4294967296 bytes",
+    ),
     "groups of CrypTen": (changed(groups=[5, 2]), "has a ring of 64 bits, no groups"),
 }
 
@@ -150,8 +157,19 @@ def test_a_spec_that_does_not_hold_together_is_refused(name: str) -> None:
         changed(quorum=5, collusion=4),
         changed(parties=[str(i) for i in range(16)]),
         both(KNN, rostered("a", "b", k=spec.MAX_K), changed(quorum=2, fraction_bits=0)),
+        both(rostered(*map(str, range(536))), changed(queries=spec.MAX_QUERIES, classes=100)),
     ],
-    ids=["queries", "two classes", "classes", "attribute", "bits", "collusion", "parties", "k"],
+    ids=[
+        "queries",
+        "two classes",
+        "classes",
+        "attribute",
+        "bits",
+        "collusion",
+        "parties",
+        "k",
+        "shares",
+    ],
 )
 def test_the_edges_of_what_is_allowed_are_allowed(change: Change) -> None:
     made = message()

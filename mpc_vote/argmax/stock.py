@@ -12,6 +12,7 @@ Ties: CrypTen picks a random one of the tied classes. Here totals are first mapp
 from __future__ import annotations
 
 import enum
+import threading
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, cast
@@ -26,6 +27,7 @@ from mpc_vote.csprng import SEED_BYTES, SeedStream, Words
 
 # Words that one opening of a run may have; a run holds a dozen arrays of that size.
 _BLOCK_WORDS = 1 << 21
+_REHEARSING = threading.Lock()
 
 
 class MaxMethod(enum.StrEnum):
@@ -106,9 +108,17 @@ class _Rehearsal:
         return cast(P, TriplePart(zeros, zeros, zeros))
 
 
-@lru_cache(maxsize=256)
 def _plan_of_one_row(method: MaxMethod, classes: int, parties: int) -> tuple[Triples, ...]:
-    """Items depend on the shape alone, and their sizes are linear in the rows."""
+    """Items depend on the shape alone, and their sizes are linear in the rows.
+
+    One rehearsal at a time: with a thousand classes it takes half a gigabyte and some seconds.
+    """
+    with _REHEARSING:
+        return _rehearsed(method, classes, parties)
+
+
+@lru_cache(maxsize=256)
+def _rehearsed(method: MaxMethod, classes: int, parties: int) -> tuple[Triples, ...]:
     rehearsal = _Rehearsal(parties)
     StockArgmax(method).run(np.zeros(classes, dtype=np.uint64), classes, rehearsal, rehearsal)
     return tuple(rehearsal.items)

@@ -198,16 +198,20 @@ def check_delta(delta: float) -> None:
 
 def _composed(counted: Mapping[Mechanism, int], level: Level) -> Callable[[FloatArray], FloatArray]:
     """The Renyi divergence of everything together, as a function of the orders."""
-    skellam: dict[Sensitivity, list[tuple[float, int]]] = {}
-    curves: list[Callable[[FloatArray], FloatArray]] = []
-    # In an order of their own: whoever composes the same mechanisms gets the same digits.
-    for mechanism in sorted(counted, key=repr):
+    skellam: list[tuple[Sensitivity, float, int]] = []
+    others: list[Mechanism] = []
+    for mechanism, runs in counted.items():
         if isinstance(mechanism, _SKELLAM):
-            moved = mechanism.sensitivity(level)
-            skellam.setdefault(moved, []).append((mechanism.variance, counted[mechanism]))
+            skellam.append((mechanism.sensitivity(level), mechanism.variance, runs))
         else:
-            curves.append(partial(_times, counted[mechanism], mechanism, level))
-    curves += [SkellamRuns(moved, runs).curve for moved, runs in skellam.items()]
+            others.append(mechanism)
+    # In an order of their own: whoever composes the same mechanisms gets the same digits.
+    curves: list[Callable[[FloatArray], FloatArray]] = [
+        partial(_times, counted[mechanism], mechanism, level)
+        for mechanism in sorted(others, key=repr)
+    ]
+    if skellam:
+        curves.append(SkellamRuns(skellam).curve)
 
     def composed(orders: FloatArray) -> FloatArray:
         total = np.zeros(len(orders))

@@ -73,7 +73,7 @@ class _Noisy(Recorded):
 
 
 class SkellamRuns:
-    """Queries under integer noise of Skellam's distribution, of any variances, all moved alike.
+    """Queries under integer noise of Skellam's distribution, of any variances, moved in any way.
 
     At integer orders the bound is that of Agarwal, Kairouz and Liu, "The Skellam Mechanism for
     Differentially Private Federated Learning" (arXiv 2110.04995), proved for integer totals.
@@ -84,24 +84,30 @@ class SkellamRuns:
     epsilon 4: negligible against any delta in use, and left out of the account.
 
     With w = 1 / (2 variance) a query adds w order D2^2 + min(w^2 c, 3 w D1) at an integer order,
-    c = (2 order - 1) D2^2 + 6 D1. The first of the two is less where variance >= c / (6 D1): with
-    variances in order, sums of w up to there and of w^2 from there on serve every order. So a
-    client that never asks for the same noise twice does not make a ledger slow.
+    c = (2 order - 1) D2^2 + 6 D1. The first of the two is less where 2 order - 1 is at most
+    6 (variance - 1) D1 / D2^2, the query's turn: with queries in order of their turns, sums up to
+    one of them and from it on serve every order. So a client that never asks for the same noise
+    twice, or always for another kind of ballot, does not make a ledger slow.
     """
 
-    def __init__(self, moved: Sensitivity, runs: Iterable[tuple[float, int]]) -> None:
-        """`runs` has each variance with its number of queries."""
-        self._moved = moved
-        given: FloatArray = np.array(sorted(runs), dtype=np.float64)
-        self._variances, queries = given.T
+    def __init__(self, runs: Iterable[tuple[Sensitivity, float, int]]) -> None:
+        """`runs` has what moves and a variance, each with its number of queries."""
+        rows = [(moved.l1, moved.l2_squared, variance, n) for moved, variance, n in runs]
+        given: FloatArray = np.array(rows, dtype=np.float64).T
+        turns = 6 * (given[2] - 1) * given[0] / given[1]
+        # In an order of their own: whoever composes the same runs gets the same digits.
+        order = np.lexsort((*given, turns))
+        self._turns: FloatArray = turns[order]
+        l1, l2_squared, variances, queries = given[:, order]
         # With so little noise that it overflows, there is no bound.
         with np.errstate(over="ignore", divide="ignore"):
-            scales = 1 / (2 * self._variances)
-            self._up_to: FloatArray = np.concatenate([[0.0], np.cumsum(queries * scales)])
-            squares = (queries * scales * scales)[::-1]
-            self._from: FloatArray = np.concatenate([np.cumsum(squares)[::-1], [0.0]])
-        # A sum of n positive numbers is right to n units in its last place.
-        self._slack = 1 + len(queries) * 2.0**-52
+            scales = 1 / (2 * variances)
+            once, twice = queries * scales, queries * scales * scales
+            self._all = float(_up_to(l2_squared * once)[-1])
+            self._up_to = _up_to(l1 * once)
+            self._from = [_up_to((d * twice)[::-1])[::-1] for d in (l1, l2_squared)]
+        # A sum of n positive numbers is right to n units in its last place, each to a few.
+        self._slack = 1 + (len(rows) + 4) * 2.0**-52
 
     def curve(self, orders: FloatArray) -> FloatArray:
         """Bounds the Renyi divergence over all queries, for every order."""
@@ -117,12 +123,17 @@ class SkellamRuns:
 
     def _moment(self, orders: FloatArray) -> FloatArray:
         """(order - 1) times the bound at integer orders."""
-        moved = self._moved
-        factor = (2 * orders - 1) * moved.l2_squared + 6 * moved.l1
-        at = np.searchsorted(self._variances, factor / (6 * moved.l1))
-        excess = 3 * moved.l1 * self._up_to[at] + factor * self._from[at]
-        moment: FloatArray = (orders - 1) * (orders * moved.l2_squared * self._up_to[-1] + excess)
+        odd = 2 * orders - 1
+        at = np.searchsorted(self._turns, odd)
+        l1, l2_squared = self._from
+        excess = 3 * self._up_to[at] + odd * l2_squared[at] + 6 * l1[at]
+        moment: FloatArray = (orders - 1) * (orders * self._all + excess)
         return moment
+
+
+def _up_to(numbers: FloatArray) -> FloatArray:
+    """Sums of the first 0, 1, ... of them."""
+    return np.concatenate([[0.0], np.cumsum(numbers)])
 
 
 class _Skellam(_Noisy):
@@ -130,7 +141,7 @@ class _Skellam(_Noisy):
 
     def curve(self, orders: FloatArray, level: Level) -> FloatArray:
         """Bounds the Renyi divergence over all queries, for every order."""
-        return SkellamRuns(self.sensitivity(level), [(self.variance, self.queries)]).curve(orders)
+        return SkellamRuns([(self.sensitivity(level), self.variance, self.queries)]).curve(orders)
 
 
 class _Gaussian(_Noisy):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -115,3 +117,20 @@ class TestRange:
             triples = [item for item in one if isinstance(item, Triples)]
             assert [dataclasses.replace(i, count=9 * i.count) for i in triples] == many
             assert one
+
+
+def test_rounds_that_are_planned_at_once_rehearse_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rehearsal takes memory, and a coordinator may open many rounds of a kind at once."""
+    engine, run = StockArgmax(MaxMethod.PAIRWISE), StockArgmax.run
+    rehearsals: list[int] = []
+
+    def counted(*given: Any) -> Words:
+        rehearsals.append(threading.get_ident())
+        return run(*given)
+
+    monkeypatch.setattr(StockArgmax, "run", counted)
+    # A number of classes that no other test has planned.
+    with ThreadPoolExecutor(4) as threads:
+        plans = list(threads.map(lambda _: engine.plan(8, 123, 2), range(4)))
+    assert plans == [plans[0]] * 4
+    assert len(rehearsals) == 1

@@ -49,6 +49,7 @@ from mpc_vote.proto.mpcvote.v1 import common_pb2, dealer_pb2
 from mpc_vote.sharing import Share, ShareReader
 from mpc_vote.spec import Spec
 from mpc_vote.verified.layout import BitReader, Layout
+from tests.connections import caller_named, tlv
 from tests.fuzz.mutate import Call, Script, of_bytes, of_scripts
 from tests.fuzz.runner import Finding, Run, Target
 
@@ -332,9 +333,9 @@ def _mutate_errors(data: bytes, other: bytes, rng: Any) -> bytes:
 
 
 def _peer(data: bytes) -> None:
-    """Names as gRPC hands them over, one to a line; the first ones are of the DNS kind."""
+    """Names in a certificate, one to a line; the first ones are of the DNS kind."""
     names = data.split(b"\n")
-    found = peer_identity({"x509_subject_alternative_name": names, "peer_dns": names[:2]})
+    found = peer_identity(caller_named(*names[:2], uris=names[2:]))
     if found is not None and found.dns_name.encode() not in names[:2]:
         raise Finding(f"{found} is not among the names")
 
@@ -358,7 +359,7 @@ def _certificate() -> tuple[Callable[[bytes], None], Callable[[], list[bytes]]]:
 
     def read(data: bytes) -> None:
         signature = signer.sign(data, ec.ECDSA(hashes.SHA256()))
-        der = _tlv(0x30, data + ending + _tlv(0x03, b"\0" + signature))
+        der = tlv(0x30, data + ending + tlv(0x03, b"\0" + signature))
         certificate = b"-----BEGIN CERTIFICATE-----\n%s\n-----END CERTIFICATE-----\n"
         Credentials.check(
             made["ca"], certificate % base64.b64encode(der), made["key"], paths, Role.AGENT
@@ -369,12 +370,6 @@ def _certificate() -> tuple[Callable[[bytes], None], Callable[[], list[bytes]]]:
         return [leaf.tbs_certificate_bytes]
 
     return read, seeds
-
-
-def _tlv(tag: int, content: bytes) -> bytes:
-    size = len(content).to_bytes((len(content).bit_length() + 7) // 8 or 1, "big")
-    head = bytes([tag]) if len(content) < 128 else bytes([tag, 0x80 | len(size)])
-    return head + size + content
 
 
 def _pem(data: bytes) -> None:

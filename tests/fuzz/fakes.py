@@ -22,7 +22,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from mpc_vote.argmax.checking import DIGEST_BYTES
 from mpc_vote.authority import CertificateAuthority
-from mpc_vote.identity import Identity
+from mpc_vote.identity import Identity, Role
 from mpc_vote.proto.mpcvote.v1 import party_pb2
 from tests.fuzz.mutate import Call
 from tests.fuzz.runner import Finding
@@ -33,12 +33,15 @@ _MAX_METADATA = 64 << 10
 
 
 @functools.cache
-def _enrolled() -> bytes:
-    """A certificate of an agent that enrolled: agents' authorities all have the same name."""
-    with tempfile.TemporaryDirectory() as folder:
-        root = CertificateAuthority.create(Path(folder) / "ca")
-        agents = root.delegate_agents(Path(folder) / "agents")
-        return agents.certify("ann", ec.generate_private_key(ec.SECP256R1()).public_key())
+def _certificate(caller: Identity) -> bytes:
+    """Agents have enrolled: agents' authorities all have the same name."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        root = CertificateAuthority.create(folder / "ca")
+        if caller.role is not Role.AGENT:
+            return root.issue(caller, folder / "caller").certificate.read_bytes()
+        agents = root.delegate_agents(folder / "agents")
+        return agents.certify(caller.name, ec.generate_private_key(ec.SECP256R1()).public_key())
 
 
 class Aborted(Exception):
@@ -59,9 +62,7 @@ class Context:
         self._news = asyncio.Event()
 
     def auth_context(self) -> Mapping[str, Sequence[bytes]]:
-        name = self._caller.dns_name.encode()
-        names = {"x509_subject_alternative_name": [name], "peer_dns": [name]}
-        return {**names, "x509_pem_cert": [_enrolled()]}
+        return {"x509_pem_cert": [_certificate(self._caller)]}
 
     async def abort(self, code: grpc.StatusCode, message: str, trailing: Any) -> None:
         if code is grpc.StatusCode.INTERNAL:

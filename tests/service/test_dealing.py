@@ -1543,6 +1543,8 @@ async def test_a_rounds_material_waits_before_anybody_has_voted(
         await parties.hold(needed(spec))
         cast = votes(MANY)
         held = {agent: await committee.submit(spec, agent, cast[agent]) for agent in cast}
+        # Nothing is kept of who has uploaded once.
+        assert [len(servicer._uploads) for servicer in parties.servicers.values()] == [0, 0, 0]
         outcomes = await committee.aggregate(spec, [held])
         assert labels_of(outcomes, MANY).tolist() == winners(cast).tolist()
         await parties.hold(0)
@@ -1577,6 +1579,24 @@ async def test_an_abandoned_round_gives_its_room_back(dealer: Dealer, tmp_path: 
         await parties.hold(needed(late))
         await committee.abandon(late)
         await parties.hold(0)
+
+
+async def test_a_party_opens_no_round_whose_shares_it_has_no_room_for(
+    dealer: Dealer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has paid by then. Whoever makes agents could else have it hold 50 GiB in one round."""
+    async with committee_of(dealer, tmp_path, 1 << 26) as (_, committee):
+        specs = [committee.spec(queries=MANY) for _ in range(3)]
+        # There are three agents: each party gets the explicit share of one.
+        room = 2 * specs[0].share_bytes(AGENTS[0])
+        monkeypatch.setattr("aggregator.party.MAX_SHARE_BYTES", room)
+        await committee.open(specs[0])
+        held = await committee.voted(specs[1], votes(MANY))
+        error = await error_of(committee.open(specs[2]))
+        assert error.name == "SERVICE_BUSY"
+        await committee.abandon(specs[0])
+        await committee.open(specs[2])
+        labels_of(await committee.aggregate(specs[1], [held]), MANY)
 
 
 async def test_a_count_that_is_cancelled_gives_its_room_back(

@@ -65,6 +65,8 @@ class Agent:
         self._scratch = scratch
         # Rounds that this agent takes part in: True once all are prepared, False if it is over.
         self._rounds: dict[str, asyncio.Future[bool]] = {}
+        # Those among them that were started, and ended before this agent came to vote.
+        self._ended: set[str] = set()
         # What rounds that it is prepared for will be charged: who is prepared does not back out.
         self._promised: dict[str, Mechanism] = {}
         self._promising = asyncio.Lock()
@@ -162,10 +164,12 @@ class Agent:
                 await asyncio.sleep(_BACKOFF_SECONDS[1])
 
     def _decide(self, round_id: str, go: bool) -> None:
-        """The first word counts: a round that is being sent is not called back."""
+        """The first word counts, but that a round which still waits for its vote may end."""
         decision = self._rounds.get(round_id)
         if decision is not None and not decision.done():
             decision.set_result(go)
+        elif decision is not None and not go:
+            self._ended.add(round_id)
 
     async def _answer(self, wire_spec: bytes, call: Any) -> None:
         """Answers one announcement, with shares or with a reason."""
@@ -194,6 +198,7 @@ class Agent:
         finally:
             self._rounds.pop(round_id, None)
             self._promised.pop(round_id, None)
+            self._ended.discard(round_id)
         await self._say(call, reply)
 
     async def _overload(self, wire_spec: bytes, call: Any) -> None:
@@ -220,6 +225,9 @@ class Agent:
             await self._await_start(spec, call)
             # One batch, and the ballots on it, are in memory at a time.
             async with self._voting:
+                if spec.round_id in self._ended:
+                    # Nothing would count any more: no charge, and no vote that others wait for.
+                    raise _over(spec, "the coordinator ended it")
                 shares = await _to_its_end(asyncio.to_thread(self._cast, spec, batch))
         submission = os.urandom(_SUBMISSION_ID_BYTES)
         sent = await asyncio.gather(

@@ -372,3 +372,38 @@ async def test_a_coordinator_that_hangs_up_after_go_has_one_vote_at_a_time(tmp_p
             released.set()
             assert (await table.answer()).submitted.round_id == second
         assert table.spent() == [first, second]
+
+
+async def test_a_round_that_ends_before_its_vote_is_not_charged(tmp_path: Path) -> None:
+    """It was started while another round's vote took its time, and failed meanwhile."""
+    async with _seated(tmp_path) as table:
+        voting, released = threading.Event(), threading.Event()
+        vote = table.voter.vote
+
+        def slow(spec: Spec, queries: Queries) -> Ballot:
+            voting.set()
+            assert released.wait(SECONDS)
+            return vote(spec, queries)
+
+        table.voter.vote = slow  # type: ignore[method-assign]
+        rounds = []
+        for _ in range(3):
+            rounds.append(table.announce())
+            assert (await table.answer()).prepared.round_id == rounds[-1]
+        first, second, third = rounds
+        table.go(first)
+        await asyncio.to_thread(voting.wait, SECONDS)
+        for round_id in (second, third):
+            table.go(round_id)
+        for round_id in (first, second):
+            table.close(round_id)
+
+        async def read() -> bool:
+            return table.said.empty()
+
+        await until(read, "the agent has heard all of it")
+        released.set()
+        answers = [await table.answer() for _ in rounds]
+        declined = [one.declined.round_id for one in answers if one.HasField("declined")]
+        assert declined == [second]
+        assert table.spent() == [first, third]

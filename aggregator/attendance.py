@@ -268,7 +268,7 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
                     ballots.prepared.add(name)
                     if ballots.started:
                         self._tell(name, ballots)
-            elif kind == "submitted":
+            elif kind == "submitted" and ballots.started:
                 ballots.submitted[name] = request.submitted.upload_bytes
                 ballots.declined.pop(name, None)
             elif kind == "declined":

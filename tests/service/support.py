@@ -282,8 +282,11 @@ class Ghost:
 
     async def prepare(self, round_id: str) -> None:
         """Says that it is prepared, and waits until it is told to charge and send."""
-        prepared = agent_pb2.Prepared(round_id=round_id)
-        await self._call.write(agent_pb2.AttendRequest(prepared=prepared))
+        await self.say(prepared=agent_pb2.Prepared(round_id=round_id))
+        await self.started(round_id)
+
+    async def started(self, round_id: str) -> None:
+        """Waits until it is told to charge and send."""
         response = await asyncio.wait_for(self._call.read(), SECONDS)
         assert response.go.round_id == round_id
 

@@ -13,10 +13,12 @@ from rich.console import Console
 
 from aggregator.attendance import _STREAMS_PER_AGENT
 from mpc_vote.cli.label import _show
-from mpc_vote.client import LabelResult
+from mpc_vote.client import AsyncLabelClient, LabelResult
 from mpc_vote.errors import ErrorKind
 from mpc_vote.identity import Role
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2
+from mpc_vote.spec import Spec
+from tests.service.committee import Committee
 from tests.service.support import (
     SECONDS,
     Group,
@@ -56,6 +58,87 @@ async def test_who_declines_after_all_is_not_counted_on_and_nobody_is_charged(
     assert error.kind is ErrorKind.QUORUM_MISSED
     assert "Nothing was spent" in error.message
     assert len(service.spends()) == before
+
+
+async def test_who_sends_and_declines_cuts_no_slow_voter_off(service: Service) -> None:
+    """A round that ends early because too many declined counts nobody: not those who declined,
+    with shares that they sent all the same, in the place of one who has paid and still votes."""
+    names = ("ann", "ben", "liar", "liar-2")
+    parties = list(service.cluster.party_addresses)
+    async with contextlib.AsyncExitStack() as stack:
+        ghosts = {
+            name: await stack.enter_async_context(ghost(service, name, classes=CROWD.classes))
+            for name in names
+        }
+        committee = await stack.enter_async_context(Committee.reached(service.channel, parties))
+        client = await stack.enter_async_context(service.client())
+        plan = CROWD.plan(quorum=3, collusion=0, verified=False)
+        asking = cancelled(error_of(client.label(CROWD.queries(1), plan)))
+        asked = await stack.enter_async_context(asking)
+        specs = [await one.announced() for one in ghosts.values()]
+        spec = Spec.seal(specs[0])
+        for one in ghosts.values():
+            await one.say(prepared=agent_pb2.Prepared(round_id=spec.round_id))
+        for one in ghosts.values():
+            await one.started(spec.round_id)
+        for name in ("ann", "liar", "liar-2"):
+            await committee.submit(spec, name, np.zeros(1, np.int64))
+        await ghosts["ann"].say(submitted=agent_pb2.Submitted(round_id=spec.round_id))
+        for name in ("liar", "liar-2"):
+            await ghosts[name].decline(spec.round_id)
+        error = await asyncio.wait_for(asked, SECONDS)
+    assert error.kind is ErrorKind.QUORUM_MISSED
+    assert "ended with 1 of 3" in error.message and "stays charged" in error.message
+
+
+async def test_no_reason_is_so_long_that_it_hides_who_did_not_deliver(service: Service) -> None:
+    talkers = [f"liar-{number}" for number in range(6)]
+    async with contextlib.AsyncExitStack() as stack:
+        ghosts = {
+            name: await stack.enter_async_context(ghost(service, name, classes=CROWD.classes))
+            for name in ("ann", *talkers, "promiser")
+        }
+        client = await stack.enter_async_context(service.client())
+        plan = CROWD.plan(quorum=2, collusion=0, answer_seconds=4)
+        asking = cancelled(error_of(client.label(CROWD.queries(1), plan)))
+        asked = await stack.enter_async_context(asking)
+        (round_id,) = {(await one.announced()).round_id for one in ghosts.values()}
+        for name in talkers:
+            await ghosts[name].decline(round_id, "long " * 1_000)
+        for name in ("ann", "promiser"):
+            await ghosts[name].say(prepared=agent_pb2.Prepared(round_id=round_id))
+        error = await asyncio.wait_for(asked, SECONDS)
+    assert error.kind is ErrorKind.QUORUM_MISSED
+    assert "promiser: had not answered" in error.message
+    log = (service.cluster.directory / "logs" / "coordinator.log").read_text()
+    assert f"round {round_id} lacks promiser: had not answered" in log
+
+
+async def test_an_agent_that_changes_its_mind_for_ever_makes_no_events(service: Service) -> None:
+    """They are kept as long as the round is open."""
+    told = []
+
+    async def follow(client: AsyncLabelClient) -> None:
+        async for event in client.stream(CROWD.queries(1), CROWD.plan(quorum=1)):
+            told.append(event)
+
+    async with (
+        ghost(service, "ann", classes=CROWD.classes) as ann,
+        ghost(service, "liar", classes=CROWD.classes) as liar,
+        service.client() as client,
+        cancelled(follow(client)) as asked,
+    ):
+        round_id = (await liar.announced()).round_id
+        for _ in range(500):
+            await liar.say(prepared=agent_pb2.Prepared(round_id=round_id))
+            await liar.decline(round_id)
+            await liar.say(submitted=agent_pb2.Submitted(round_id=round_id))
+        await liar.decline(round_id)
+        await asyncio.sleep(0.5)
+        await ann.decline(round_id)
+        error = await error_of(asyncio.shield(asked))
+    assert error.kind is ErrorKind.QUORUM_MISSED
+    assert len(told) < 10
 
 
 async def test_a_reason_is_told_on_one_line_and_steers_no_terminal(service: Service) -> None:

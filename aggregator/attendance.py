@@ -51,6 +51,8 @@ _STREAMS_PER_AGENT = 8
 _MAX_REASON = 500
 # They are kept while the agent attends, fields of a later version included.
 _MAX_CAPABILITIES_BYTES = 1_024
+# And so is what it said last, whole. The longest is why it declines.
+_MAX_MESSAGE_BYTES = 64 << 10
 
 
 class _Queries:
@@ -188,7 +190,7 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
         name = rpc.caller().name
         if name in self._revoked:
             raise VoteError(ErrorKind.AGENT_REVOKED, agent=name)
-        requests = request_iterator.__aiter__()
+        requests = _short(request_iterator)
         first = await _first(requests)
         _check_capabilities(first.capabilities)
         await self._check_ledger(name, first.capabilities.ledger_id)
@@ -300,6 +302,16 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
                 yield response
         finally:
             self._fetches[agent] -= 1
+
+
+async def _short(
+    requests: AsyncIterator[agent_pb2.AttendRequest],
+) -> AsyncIterator[agent_pb2.AttendRequest]:
+    """What an agent says, until it says too much at a time."""
+    async for request in requests:
+        if request.ByteSize() > _MAX_MESSAGE_BYTES:
+            raise VoteError(ErrorKind.SPEC_INVALID, why="the agent says too much at a time")
+        yield request
 
 
 async def _first(requests: AsyncIterator[agent_pb2.AttendRequest]) -> agent_pb2.AttendRequest:

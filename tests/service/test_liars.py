@@ -8,19 +8,23 @@ import io
 import re
 from pathlib import Path
 
+import grpc.aio
 import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from rich.console import Console
 
 from aggregator.attendance import _STREAMS_PER_AGENT
 from mpc_vote.cli.label import _show
 from mpc_vote.client import AsyncLabelClient, LabelResult
 from mpc_vote.errors import ErrorKind
-from mpc_vote.identity import Role
-from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2
+from mpc_vote.identity import Identity, Role
+from mpc_vote.proto.mpcvote.v1 import agent_pb2, agent_pb2_grpc, common_pb2
 from mpc_vote.spec import Spec
 from tests.service.committee import Committee
 from tests.service.support import (
     SECONDS,
+    UNKNOWN_FIELD,
     Group,
     Service,
     cancelled,
@@ -170,6 +174,32 @@ async def test_an_agent_holds_few_streams(service: Service) -> None:
         one_more = ghost(service, "liar", classes=CROWD.classes, process_id=same)
         error = await error_of(stack.enter_async_context(one_more))
         assert error.kind is ErrorKind.SERVICE_BUSY
+
+
+async def test_an_agent_says_little_at_a_time(service: Service) -> None:
+    """What it said last is kept while it attends, and so is its first message."""
+    async with ghost(service, "liar", classes=CROWD.classes) as liar:
+        said = agent_pb2.AttendRequest(prepared=agent_pb2.Prepared(round_id="any"))
+        long = agent_pb2.AttendRequest.FromString(said.SerializeToString() + UNKNOWN_FIELD)
+        await liar.write(long)
+        error = await error_of(liar.announced())
+    assert error.kind is ErrorKind.SPEC_INVALID and "too much at a time" in error.message
+    coordinator = Identity(Role.COORDINATOR, "coordinator")
+    async with service.channel(Identity(Role.AGENT, "liar"), coordinator) as channel:
+        call = agent_pb2_grpc.AgentServiceStub(channel).Attend()
+        await call.write(long)
+        error = await error_of(call.read())
+    assert error.kind is ErrorKind.SPEC_INVALID and "too much at a time" in error.message
+
+
+async def test_health_is_not_watched_with_messages_of_any_size(service: Service) -> None:
+    coordinator = Identity(Role.COORDINATOR, "coordinator")
+    async with service.channel(Identity(Role.AGENT, "liar"), coordinator) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        assert (await stub.Check(health_pb2.HealthCheckRequest(), timeout=SECONDS)).status
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Watch(health_pb2.HealthCheckRequest(), timeout=SECONDS).read()
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_a_reason_is_shown_as_it_is_beside_the_labels() -> None:

@@ -220,7 +220,7 @@ class Agent:
         self._policy.check(spec, self._capabilities)
         await self._promise(spec)
         with Batch.opened(spec, self._scratch) as batch:
-            await self._fetch(spec, batch)
+            await self._unless_ended(spec, self._fetch(spec, batch))
             await self._check_reach()
             await self._await_start(spec, call)
             # One batch, and the ballots on it, are in memory at a time.
@@ -243,6 +243,20 @@ class Agent:
         async with self._promising:
             await asyncio.to_thread(self._policy.check_budget, spec, dict(self._promised))
             self._promised[spec.round_id] = self._policy.cost(spec)
+
+    async def _unless_ended(self, spec: Spec, work: Coroutine[Any, Any, None]) -> None:
+        """Work that may take long, and ends with the round: else rounds that were opened only to
+        fail would keep the agent from others."""
+        task = asyncio.create_task(work)
+        try:
+            decision = self._rounds[spec.round_id]
+            await asyncio.wait([task, decision], return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise _over(spec, "the coordinator ended it")
+            task.result()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def _fetch(self, spec: Spec, batch: Batch) -> None:
         """The round's queries, which must be those that the spec's digest names."""

@@ -46,6 +46,8 @@ _HELLO_SECONDS = 30.0
 _CHUNKS_KEPT = 8
 # An agent reads the queries of each round once; a retry may overlap.
 _FETCHES_PER_AGENT = 2 * MAX_ROUNDS_AT_ONCE
+# A request is kept until all is read, fields of a later version included.
+_MAX_FETCH_BYTES = 1_024
 # The one that counts, and older ones that are dead or about to end.
 _STREAMS_PER_AGENT = 8
 _MAX_REASON = 500
@@ -294,6 +296,8 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
         if agent not in ballots.spec.roster:
             what = f"the roster of round {request.round_id}"
             raise VoteError(ErrorKind.NAME_REFUSED, who=rpc.caller(), what=what)
+        if request.ByteSize() > _MAX_FETCH_BYTES:
+            raise VoteError(ErrorKind.SPEC_INVALID, why="the agent says too much at a time")
         if self._fetches[agent] >= _FETCHES_PER_AGENT:
             raise VoteError(ErrorKind.SERVICE_BUSY, got=_FETCHES_PER_AGENT, retry_after=1.0)
         self._fetches[agent] += 1

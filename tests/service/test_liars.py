@@ -192,6 +192,24 @@ async def test_an_agent_says_little_at_a_time(service: Service) -> None:
     assert error.kind is ErrorKind.SPEC_INVALID and "too much at a time" in error.message
 
 
+async def test_a_fetch_of_queries_asks_for_them_in_few_bytes(service: Service) -> None:
+    """What it asked with is kept until it has read them all."""
+    coordinator = Identity(Role.COORDINATOR, "coordinator")
+    async with (
+        ghost(service, "liar", classes=CROWD.classes) as liar,
+        service.client() as client,
+        cancelled(client.label(CROWD.queries(1), CROWD.plan(quorum=1, answer_seconds=2))),
+        service.channel(Identity(Role.AGENT, "liar"), coordinator) as channel,
+    ):
+        plain = agent_pb2.FetchQueriesRequest(round_id=(await liar.announced()).round_id)
+        long = agent_pb2.FetchQueriesRequest.FromString(plain.SerializeToString() + UNKNOWN_FIELD)
+        stub = agent_pb2_grpc.AgentServiceStub(channel)
+        assert await stub.FetchQueries(plain, timeout=SECONDS).read()
+        error = await error_of(stub.FetchQueries(long, timeout=SECONDS))
+        await liar.decline(plain.round_id)
+    assert error.kind is ErrorKind.SPEC_INVALID and "too much at a time" in error.message
+
+
 async def test_health_is_not_watched_with_messages_of_any_size(service: Service) -> None:
     coordinator = Identity(Role.COORDINATOR, "coordinator")
     async with service.channel(Identity(Role.AGENT, "liar"), coordinator) as channel:

@@ -249,8 +249,8 @@ class Agent:
         fail would keep the agent from others."""
         task = asyncio.create_task(work)
         try:
-            decision = self._rounds[spec.round_id]
-            await asyncio.wait([task, decision], return_when=asyncio.FIRST_COMPLETED)
+            either: list[asyncio.Future[Any]] = [task, self._rounds[spec.round_id]]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
                 raise _over(spec, "the coordinator ended it")
             task.result()

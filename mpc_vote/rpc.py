@@ -248,7 +248,7 @@ class _Door(grpc.aio.ServerInterceptor):
         return None
 
 
-class _Health(health.aio.HealthServicer):
+class _Health(health.aio.HealthServicer):  # type: ignore[misc]
     """Health as it is now."""
 
     async def Watch(self, request: Any, context: Any) -> None:

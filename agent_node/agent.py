@@ -65,6 +65,8 @@ class Agent:
         self._scratch = scratch
         # Rounds that this agent takes part in: True once all are prepared, False if it is over.
         self._rounds: dict[str, asyncio.Future[bool]] = {}
+        # Those among them that were started, and ended before this agent came to vote.
+        self._ended: set[str] = set()
         # What rounds that it is prepared for will be charged: who is prepared does not back out.
         self._promised: dict[str, Mechanism] = {}
         self._promising = asyncio.Lock()
@@ -162,10 +164,12 @@ class Agent:
                 await asyncio.sleep(_BACKOFF_SECONDS[1])
 
     def _decide(self, round_id: str, go: bool) -> None:
-        """The first word counts: a round that is being sent is not called back."""
+        """The first word counts, but that a round which still waits for its vote may end."""
         decision = self._rounds.get(round_id)
         if decision is not None and not decision.done():
             decision.set_result(go)
+        elif decision is not None and not go:
+            self._ended.add(round_id)
 
     async def _answer(self, wire_spec: bytes, call: Any) -> None:
         """Answers one announcement, with shares or with a reason."""
@@ -194,6 +198,7 @@ class Agent:
         finally:
             self._rounds.pop(round_id, None)
             self._promised.pop(round_id, None)
+            self._ended.discard(round_id)
         await self._say(call, reply)
 
     async def _overload(self, wire_spec: bytes, call: Any) -> None:
@@ -215,11 +220,14 @@ class Agent:
         self._policy.check(spec, self._capabilities)
         await self._promise(spec)
         with Batch.opened(spec, self._scratch) as batch:
-            await self._fetch(spec, batch)
+            await self._unless_ended(spec, self._fetch(spec, batch))
             await self._check_reach()
             await self._await_start(spec, call)
             # One batch, and the ballots on it, are in memory at a time.
             async with self._voting:
+                if spec.round_id in self._ended:
+                    # Nothing would count any more: no charge, and no vote that others wait for.
+                    raise _over(spec, "the coordinator ended it")
                 shares = await _to_its_end(asyncio.to_thread(self._cast, spec, batch))
         submission = os.urandom(_SUBMISSION_ID_BYTES)
         sent = await asyncio.gather(
@@ -235,6 +243,20 @@ class Agent:
         async with self._promising:
             await asyncio.to_thread(self._policy.check_budget, spec, dict(self._promised))
             self._promised[spec.round_id] = self._policy.cost(spec)
+
+    async def _unless_ended(self, spec: Spec, work: Coroutine[Any, Any, None]) -> None:
+        """Work that may take long, and ends with the round: else rounds that were opened only to
+        fail would keep the agent from others."""
+        task = asyncio.create_task(work)
+        try:
+            either: list[asyncio.Future[Any]] = [task, self._rounds[spec.round_id]]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise _over(spec, "the coordinator ended it")
+            task.result()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def _fetch(self, spec: Spec, batch: Batch) -> None:
         """The round's queries, which must be those that the spec's digest names."""

@@ -11,12 +11,13 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median_low
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from mpc_vote import wire
+from mpc_vote import noise, wire
 from mpc_vote.argmax.engines import EngineName, ring_bits
 from mpc_vote.argmax.planner import choose_groups
 from mpc_vote.ballots import BallotKind
@@ -203,8 +204,8 @@ def make_spec(
     wire.check_finite(queries, "queries")
     asked = plan.verified if plan.HasField("verified") else None
     engine = ENGINES[plan.engine] if plan.engine else defaults.engine
-    message = _draft(plan, queries, present, defaults, asked)
     try:
+        message = _draft(plan, queries, present, defaults, asked)
         if asked is None:
             # Agents that insist on the other kind of round are left out of this one.
             verified = Spec(b"", message).can_be_verified
@@ -243,7 +244,7 @@ def _draft(
         classes=plan.classes,
         ballot=ballot,
         tau=plan.tau,
-        fraction_bits=default_fraction_bits(kind, ks),
+        fraction_bits=_fraction_bits(kind, ks, sigma, quorum, collusion),
         sigma=sigma,
         roster=[
             common_pb2.RosterEntry(agent=agent, k=k if kind in KNN_BALLOTS else 0)
@@ -258,6 +259,21 @@ def _draft(
         ),
         verified=bool(verified),
     )
+
+
+def _fraction_bits(
+    kind: BallotKind, ks: Sequence[int], sigma: float, quorum: int, collusion: int
+) -> int:
+    """What the largest k needs, or as much of it as the noise has room for, but no less than most
+    agents need: one that announces a large k must not stop everybody's round."""
+    needed = default_fraction_bits(kind, list(ks))
+    least = default_fraction_bits(kind, [median_low(ks)])
+    fitting = (
+        bits
+        for bits in range(needed, least, -1)
+        if noise.per_agent_variance(sigma, bits, quorum, collusion) <= noise.MAX_STD**2
+    )
+    return next(fitting, least)
 
 
 def _check_plan(plan: label_pb2.LabelPlan) -> None:

@@ -46,11 +46,15 @@ _HELLO_SECONDS = 30.0
 _CHUNKS_KEPT = 8
 # An agent reads the queries of each round once; a retry may overlap.
 _FETCHES_PER_AGENT = 2 * MAX_ROUNDS_AT_ONCE
+# A request is kept until all is read, fields of a later version included.
+_MAX_FETCH_BYTES = 1_024
 # The one that counts, and older ones that are dead or about to end.
 _STREAMS_PER_AGENT = 8
 _MAX_REASON = 500
 # They are kept while the agent attends, fields of a later version included.
 _MAX_CAPABILITIES_BYTES = 1_024
+# And so is what it said last, whole. The longest is why it declines.
+_MAX_MESSAGE_BYTES = 64 << 10
 
 
 class _Queries:
@@ -188,7 +192,7 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
         name = rpc.caller().name
         if name in self._revoked:
             raise VoteError(ErrorKind.AGENT_REVOKED, agent=name)
-        requests = request_iterator.__aiter__()
+        requests = _short(request_iterator)
         first = await _first(requests)
         _check_capabilities(first.capabilities)
         await self._check_ledger(name, first.capabilities.ledger_id)
@@ -268,7 +272,7 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
                     ballots.prepared.add(name)
                     if ballots.started:
                         self._tell(name, ballots)
-            elif kind == "submitted":
+            elif kind == "submitted" and ballots.started:
                 ballots.submitted[name] = request.submitted.upload_bytes
                 ballots.declined.pop(name, None)
             elif kind == "declined":
@@ -292,6 +296,8 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
         if agent not in ballots.spec.roster:
             what = f"the roster of round {request.round_id}"
             raise VoteError(ErrorKind.NAME_REFUSED, who=rpc.caller(), what=what)
+        if request.ByteSize() > _MAX_FETCH_BYTES:
+            raise VoteError(ErrorKind.SPEC_INVALID, why="the agent says too much at a time")
         if self._fetches[agent] >= _FETCHES_PER_AGENT:
             raise VoteError(ErrorKind.SERVICE_BUSY, got=_FETCHES_PER_AGENT, retry_after=1.0)
         self._fetches[agent] += 1
@@ -300,6 +306,16 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
                 yield response
         finally:
             self._fetches[agent] -= 1
+
+
+async def _short(
+    requests: AsyncIterator[agent_pb2.AttendRequest],
+) -> AsyncIterator[agent_pb2.AttendRequest]:
+    """What an agent says, until it says too much at a time."""
+    async for request in requests:
+        if request.ByteSize() > _MAX_MESSAGE_BYTES:
+            raise VoteError(ErrorKind.SPEC_INVALID, why="the agent says too much at a time")
+        yield request
 
 
 async def _first(requests: AsyncIterator[agent_pb2.AttendRequest]) -> agent_pb2.AttendRequest:

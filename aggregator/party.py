@@ -48,6 +48,8 @@ SUBMISSION_ID_BYTES = 16
 # An agent sends one share per round; a few rounds may be open, and a retry may overlap.
 _UPLOADS_PER_AGENT = 8
 _HEADER_SECONDS = 30.0
+# Beside packed shares, fields of a later version included: a message is kept until the next comes.
+_MAX_HEADER_BYTES = 1_024
 # How long after its deadline a round may still be aggregated.
 _LINGER_SECONDS = 600.0
 
@@ -222,7 +224,8 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
                         left = self._rounds[header.round_id].spec.seconds_left()
                         limit.reschedule(asyncio.get_running_loop().time() + left)
                     packed += request.packed
-                    if len(packed) > expected:
+                    beside = request.ByteSize() - len(request.packed)
+                    if len(packed) > expected or beside > _MAX_HEADER_BYTES:
                         raise _malformed(header, "too many bytes")
         if header is None:
             raise VoteError(ErrorKind.SHARES_MALFORMED, round="?", why="nothing was sent")

@@ -41,6 +41,9 @@ _PREPARE_SECONDS = 300.0
 # No round takes so long or sends so much.
 _MOST_SECONDS = 1e6
 _MOST_BYTES = 1 << 50
+# Of an error, for who is missing and why; and for each of them, a name at least.
+_TOLD_CHARACTERS = 1_800
+_LEAST_TOLD = 64
 
 T = TypeVar("T")
 Event = label_pb2.RequestLabelsResponse
@@ -228,7 +231,8 @@ class RoundRunner:
         while True:
             ballots.changed.clear()
             answered = ballots.done()
-            if answered != told:
+            # No more events than agents, however often one changes its mind.
+            if answered > told:
                 told = answered
                 detail = f"{answered} of {len(spec.roster)} agents {what}"
                 await round_.progress(stage, answered, len(spec.roster), detail)
@@ -241,7 +245,7 @@ class RoundRunner:
                 answers = ballots.submitted.keys() | ballots.declined.keys()
                 unanswered = [agent for agent in spec.roster if agent not in answers]
                 awaited += [agent for agent in unanswered if self._attendance.attends(agent)]
-            if not awaited or len(spec.roster) - len(ballots.declined) < spec.message.quorum:
+            if not awaited or _out_of_reach(spec, ballots):
                 return
             try:
                 await asyncio.wait_for(ballots.changed.wait(), max(0.0, until - time.monotonic()))
@@ -258,8 +262,10 @@ class RoundRunner:
                 raise _bad_answer(spec, rank, "it holds more shares than there are agents")
         held = [{(h.agent, h.submission_id) for h in answer.holdings} for answer in answers]
         common = sorted(set.intersection(*held))
-        if len(common) < spec.message.quorum:
-            raise _missed(spec, {agent for agent, _ in common}, ballots)
+        # A round that too many have declined was ended early. If those who declined and had sent
+        # shares all the same were counted, others would have paid for it and been cut off.
+        if len(common) < spec.message.quorum or _out_of_reach(spec, ballots):
+            raise _missed(spec, {agent for agent, _ in common} - ballots.declined.keys(), ballots)
         return [party_pb2.Holding(agent=a, submission_id=s) for a, s in common]
 
     async def _aggregate(
@@ -420,9 +426,18 @@ def _absences(spec: Spec, contributors: set[str], ballots: Ballots) -> list[labe
     return absences
 
 
+def _out_of_reach(spec: Spec, ballots: Ballots) -> bool:
+    """Whether too many agents have declined for a quorum."""
+    return len(spec.roster) - len(ballots.declined) < spec.message.quorum
+
+
 def _missed(spec: Spec, present: set[str], ballots: Ballots, note: str = "") -> VoteError:
     absences = _absences(spec, present, ballots)
-    told = "; ".join(f"{absence.agent}: {absence.reason}" for absence in absences)
+    for absence in absences:
+        log.info("round %s lacks %s: %s", spec.round_id, absence.agent, absence.reason)
+    # Long reasons hide nobody's name: where not everything fits, all have the same room.
+    room = max(_LEAST_TOLD, _TOLD_CHARACTERS // max(1, len(absences)))
+    told = "; ".join(f"{one.agent}: {one.reason}"[:room] for one in absences)
     # But for spent budgets there would have been enough.
     exhausted = f"{ErrorKind.BUDGET_EXHAUSTED.name}:"
     poor = sum(reason.startswith(exhausted) for reason in ballots.declined.values())

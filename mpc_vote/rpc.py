@@ -248,6 +248,14 @@ class _Door(grpc.aio.ServerInterceptor):
         return None
 
 
+class _Health(health.aio.HealthServicer):  # type: ignore[misc]
+    """Health as it is now."""
+
+    async def Watch(self, request: Any, context: Any) -> None:
+        """Not served: it would keep what a caller sent, of any size, for as long as that likes."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Ask again with Check.")
+
+
 class Server:
     """A role's server on one address; `open_to_anybody` for methods that are."""
 
@@ -269,7 +277,7 @@ class Server:
         else:
             self._server = grpc.aio.server(options=server_options(), interceptors=[self._door])
             tls = credentials.server_credentials()
-        self._health = health.aio.HealthServicer()
+        self._health = _Health()
         self._check = check
         self._listen = listen
         self._names = [_service_name(servicer, open_to_anybody) for _, servicer in services]

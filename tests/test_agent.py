@@ -179,6 +179,8 @@ class _Table:
         self.said: asyncio.Queue[Any] = asyncio.Queue()
         self.heard: asyncio.Queue[agent_pb2.AttendRequest] = asyncio.Queue()
         self.fetched = 0
+        self.arrive = asyncio.Event()
+        self.arrive.set()
         self.uploads = 0
         self.path = folder / "ledger.db"
         self.voter = _Spy(self.path)
@@ -235,6 +237,7 @@ class _Table:
 
     async def _fetch(self, *_: Any, **__: Any) -> AsyncIterator[agent_pb2.FetchQueriesResponse]:
         self.fetched += 1
+        await self.arrive.wait()
         for tensor in wire.chunks(self.rows):
             yield agent_pb2.FetchQueriesResponse(queries=tensor)
 
@@ -281,6 +284,25 @@ async def test_rounds_that_never_start_time_no_vote_and_cost_nothing(tmp_path: P
             table.close(round_id)
             assert (await table.answer()).declined.error == "ROUND_CLOSED"
         assert table.voter.asked == [] and table.spent() == []
+
+
+async def test_a_round_that_ends_while_its_queries_come_is_let_go_of(tmp_path: Path) -> None:
+    """Else rounds that were opened only to fail would keep a slow line, and the agent, busy."""
+    async with _seated(tmp_path) as table:
+        table.arrive.clear()
+        rounds = [table.announce() for _ in range(MAX_ROUNDS_AT_ONCE)]
+
+        async def fetching() -> bool:
+            return table.fetched == len(rounds)
+
+        await until(fetching, "all are under way")
+        for round_id in rounds:
+            table.close(round_id)
+            declined = (await table.answer()).declined
+            assert (declined.round_id, declined.error) == (round_id, "ROUND_CLOSED")
+        table.arrive.set()
+        round_id = table.announce()
+        assert (await table.answer()).prepared.round_id == round_id
 
 
 async def test_a_round_over_the_budget_is_declined_before_its_queries_are_fetched(
@@ -372,3 +394,38 @@ async def test_a_coordinator_that_hangs_up_after_go_has_one_vote_at_a_time(tmp_p
             released.set()
             assert (await table.answer()).submitted.round_id == second
         assert table.spent() == [first, second]
+
+
+async def test_a_round_that_ends_before_its_vote_is_not_charged(tmp_path: Path) -> None:
+    """It was started while another round's vote took its time, and failed meanwhile."""
+    async with _seated(tmp_path) as table:
+        voting, released = threading.Event(), threading.Event()
+        vote = table.voter.vote
+
+        def slow(spec: Spec, queries: Queries) -> Ballot:
+            voting.set()
+            assert released.wait(SECONDS)
+            return vote(spec, queries)
+
+        table.voter.vote = slow  # type: ignore[method-assign]
+        rounds = []
+        for _ in range(3):
+            rounds.append(table.announce())
+            assert (await table.answer()).prepared.round_id == rounds[-1]
+        first, second, third = rounds
+        table.go(first)
+        await asyncio.to_thread(voting.wait, SECONDS)
+        for round_id in (second, third):
+            table.go(round_id)
+        for round_id in (first, second):
+            table.close(round_id)
+
+        async def read() -> bool:
+            return table.said.empty()
+
+        await until(read, "the agent has heard all of it")
+        released.set()
+        answers = [await table.answer() for _ in rounds]
+        declined = [one.declined.round_id for one in answers if one.HasField("declined")]
+        assert declined == [second]
+        assert table.spent() == [first, third]

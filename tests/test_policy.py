@@ -218,6 +218,22 @@ def test_an_agent_with_more_neighbours_than_the_service_takes_bends_no_round(k: 
         spec_for({"mallory": liar(k=k)})
 
 
+@pytest.mark.parametrize("k", [200, 1_000])
+def test_an_agent_with_many_neighbours_stops_no_round_by_them(k: int) -> None:
+    """Its own votes are rounded, where noise in units as fine as it needs would be too large."""
+    present = {f"agent-{number}": capabilities(agent()) for number in range(5)}
+    frequency = BallotKind.KNN_FREQUENCY
+    least = spec_for(present, ballot=frequency).message.fraction_bits
+    spec = spec_for({**present, "mallory": liar(k=k)}, ballot=frequency)
+    assert "mallory" in spec.roster and set(present) <= set(spec.roster)
+    assert spec.message.fraction_bits >= least
+    # As fine as it needs where that fits.
+    spec = spec_for({**present, "mallory": liar(k=k)}, ballot=frequency, sigma=1.0)
+    assert 2**spec.message.fraction_bits >= 16 * k
+    with refused(ErrorKind.SPEC_INVALID, "sigma"):
+        spec_for({**present, "mallory": liar(k=k)}, ballot=frequency, sigma=2.0**41)
+
+
 @pytest.mark.parametrize(
     ("ballot", "level", "k"),
     [(BallotKind.KNN_COUNT, Level.AGENT, 500), (BallotKind.KNN_FREQUENCY, Level.INSTANCE, 1)],

@@ -80,7 +80,7 @@ class TableArgmax:
         return "table " + ("x".join(map(str, self.groups)) or "all pairs")
 
     def largest_total(self, classes: int) -> int:
-        """Differences must keep their sign; the least value itself stands for absent classes."""
+        """Differences must keep their sign."""
         return (1 << (self.ring_bits - 2)) - 1
 
     def label_bits(self, classes: int) -> int:
@@ -151,11 +151,10 @@ class TableArgmax:
         values: Array = totals.reshape(rows, classes).T.astype(ring.dtype_for(self.ring_bits))
         labels: Array | None = None
         constants = adds_constants(channel)
-        absent = -(1 << (self.ring_bits - 2)) if constants else 0
         levels = zip(self.levels(classes), self._items(rows, classes), strict=True)
         for (count, size), items in levels:
-            values = _grouped(values, count, size, absent)
-            shared = None if labels is None else _grouped(labels, count, size, 0)
+            values = _grouped(values, count, size)
+            shared = None if labels is None else _grouped(labels, count, size)
             winners, chosen = _compete(_Level(items, channel, material), values, shared)
             labels = chosen.reshape(count, rows)
             if shared is None and constants:
@@ -175,12 +174,15 @@ def adds_constants(channel: Openings) -> bool:
     return channel.rank == channel.size - 1
 
 
-def _grouped(values: Array, count: int, size: int, absent: int) -> Array:
-    """From (contestants, rows) to (places, groups and rows), filled up with `absent`."""
+def _grouped(values: Array, count: int, size: int) -> Array:
+    """From (contestants, rows) to (places, groups and rows).
+
+    Places that are left over repeat the last contestant, and lose the tie against it: whatever the
+    totals are, also where agents shared some that are out of range, no such place wins.
+    """
     contestants, rows = values.shape
     if missing := count * size - contestants:
-        filler = np.full((missing, rows), absent, np.int64).astype(values.dtype)
-        values = np.concatenate([values, filler])
+        values = np.concatenate([values, np.repeat(values[-1:], missing, axis=0)])
     groups = values.reshape(count, size, rows).transpose(1, 0, 2)
     return np.ascontiguousarray(groups).reshape(size, count * rows)
 

@@ -603,8 +603,8 @@ def test_openings_are_what_they_are_said_to_be(
         assert level is not None
         unmasked = {one.what: one.without(range(PARTIES)) for one in opened}
         whats += list(unmasked)
-        contestants = grouped(values, level, -(1 << (level.bits - 2)))
-        labels = grouped(tags, level, 0)
+        contestants = grouped(values, level)
+        labels = grouped(tags, level)
         wins = wins_of(contestants)
         assert np.array_equal(ring.signed(unmasked["totals"], level.bits), contestants)
         if level.labelled:
@@ -684,10 +684,10 @@ def readings(values: Words, opening: Opening) -> Iterator[bytes]:
         yield ring.pack_planes(flat, opening.bits)
 
 
-def grouped(values: Matrix, level: Level, absent: int) -> Matrix:
-    """Contestants by place; each group's rows lie side by side, and what is missing is absent."""
+def grouped(values: Matrix, level: Level) -> Matrix:
+    """Contestants by place; each group's rows lie side by side, and the last fills it up."""
     groups = level.vectors // QUERIES
-    filler = np.full((groups * level.group - len(values), QUERIES), absent)
+    filler = np.repeat(values[-1:], groups * level.group - len(values), axis=0)
     whole = np.concatenate([values, filler]).reshape(groups, level.group, QUERIES)
     return np.concatenate(list(whole), axis=1)
 

@@ -55,6 +55,9 @@ QUIET = 1e-5
 SECONDS = 30.0
 """Longer than anything here takes on a busy machine; only a failing test waits for it."""
 
+UNKNOWN_FIELD = b"\xc2\x3e\x80\x80\x08" + bytes(1 << 17)
+"""At the end of any message: field 1000, which none has, of 128 KiB."""
+
 _TAIL_LINES = 25
 
 Queries = npt.NDArray[np.float32]
@@ -278,12 +281,19 @@ class Ghost:
 
     async def say(self, **message: Any) -> None:
         """Says anything."""
-        await self._call.write(agent_pb2.AttendRequest(**message))
+        await self.write(agent_pb2.AttendRequest(**message))
+
+    async def write(self, message: agent_pb2.AttendRequest) -> None:
+        """Says just this."""
+        await self._call.write(message)
 
     async def prepare(self, round_id: str) -> None:
         """Says that it is prepared, and waits until it is told to charge and send."""
-        prepared = agent_pb2.Prepared(round_id=round_id)
-        await self._call.write(agent_pb2.AttendRequest(prepared=prepared))
+        await self.say(prepared=agent_pb2.Prepared(round_id=round_id))
+        await self.started(round_id)
+
+    async def started(self, round_id: str) -> None:
+        """Waits until it is told to charge and send."""
         response = await asyncio.wait_for(self._call.read(), SECONDS)
         assert response.go.round_id == round_id
 

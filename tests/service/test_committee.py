@@ -34,7 +34,7 @@ from tests.service.committee import (
     holdings_of,
     labels_of,
 )
-from tests.service.support import SECONDS, Labels, Service, error_of, refused, until
+from tests.service.support import SECONDS, UNKNOWN_FIELD, Labels, Service, error_of, refused, until
 
 
 @pytest.fixture
@@ -231,6 +231,26 @@ async def test_malformed_shares_are_refused_and_not_kept(
     error = await error_of(committee.send(spec, agent, "party-0", b"", share, **given))
     assert error.name == name, error.message
     assert await committee.holdings(spec) == {}
+
+
+async def test_a_header_takes_no_more_room_than_headers_do(
+    service: Service, committee: Committee
+) -> None:
+    """It is kept until the upload ends, which may be at the deadline."""
+    spec = committee.spec()
+    await committee.open(spec)
+    header = party_pb2.SubmissionHeader(
+        round_id=spec.round_id, spec_digest=spec.digest, submission_id=bytes(16)
+    )
+    plain = party_pb2.SubmitSharesRequest(header=header).SerializeToString()
+    party = spec.parties[spec.explicit_rank("ann")]
+    ann, server = Identity(Role.AGENT, "ann"), Identity(Role.PARTY, party)
+    async with service.channel(ann, server) as channel:
+        upload = party_pb2_grpc.PartyServiceStub(channel).SubmitShares()
+        await upload.write(party_pb2.SubmitSharesRequest.FromString(plain + UNKNOWN_FIELD))
+        error = await error_of(upload)
+    assert error.kind is ErrorKind.SHARES_MALFORMED and "too many bytes" in error.message
+    await committee.abandon(spec)
 
 
 async def test_an_upload_that_stops_halfway_ends_with_its_round(

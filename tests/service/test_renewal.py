@@ -191,13 +191,11 @@ async def test_a_stream_ends_when_its_certificate_is_revoked(fragile: Service) -
             pass
 
 
-async def test_a_stream_ends_when_its_certificate_expires(fragile: Service, tmp_path: Path) -> None:
-    """A watch of health, open to every certificate, is all that this one has."""
-    authority = fragile.cluster.authority
+async def test_a_stream_ends_when_its_certificate_expires(fragile: Service) -> None:
     start = dt.datetime.now(dt.UTC) - dt.timedelta(days=1) + dt.timedelta(seconds=8)
-    authority.issue(Identity(Role.CLIENT, "brief"), tmp_path / "brief", days=1, valid_from=start)
-    async with connected(fragile, tmp_path / "brief", COORDINATOR) as stub:
-        watch = stub.Watch(health_pb2.HealthCheckRequest())
-        async with asyncio.timeout(SECONDS):
-            error = await error_of(watch)
+    folder = fragile.cluster.certs(Role.AGENT, "brief")
+    authority = fragile.cluster.authority
+    authority.issue(Identity(Role.AGENT, "brief"), folder, days=1, valid_from=start)
+    async with ghost(fragile, "brief", classes=9) as agent:
+        error = await error_of(agent.announced())
     assert error.kind is ErrorKind.CERTIFICATE_EXPIRED

@@ -27,9 +27,8 @@ def argmax(given: Given) -> Given:
     sizes, left = level_sizes(given["groups"], classes), classes
     for depth, size in enumerate(sizes):
         left = -(-left // size)
-        absent = [-(1 << (bits - 2)) if rank == last else 0 for rank in range(last + 1)]
-        values = [grouped(of, left, size, absent[rank]) for rank, of in enumerate(totals)]
-        carried = None if labels is None else [grouped(of, left, size, 0) for of in labels]
+        values = [grouped(of, left, size) for of in totals]
+        carried = None if labels is None else [grouped(of, left, size) for of in labels]
         final = depth == len(sizes) - 1
         shape = [left * rows, size, bits, label_bits, depth > 0, final]
         parts = correct(["Level", *shape], keys, depth)[1]
@@ -55,10 +54,9 @@ def level_sizes(groups: Sequence[int], classes: int) -> list[int]:
     return sizes
 
 
-def grouped(contestants: Sequence[list[int]], groups: int, size: int, absent: int) -> ByRank:
+def grouped(contestants: Sequence[list[int]], groups: int, size: int) -> ByRank:
     """By place in a group: of each group that contestant's rows."""
-    rows = len(contestants[0])
-    full = [*contestants, *[[absent] * rows] * (groups * size - len(contestants))]
+    full = [*contestants, *[contestants[-1]] * (groups * size - len(contestants))]
     return [[x for n in range(groups) for x in full[n * size + place]] for place in range(size)]
 
 

@@ -55,7 +55,7 @@ class AgentSettings(RoleSettings):
         description="knn: nearest neighbours; network: a model trained on this agent's data; or "
         "module:function of your own",
     )
-    neighbours: int = Field(10, ge=1, le=100_000, description="neighbours that vote; public")
+    k: int = Field(10, ge=1, le=100_000, description="neighbours that vote; public")
     features: str = Field(
         "raw", description="fixed feature map for neighbours: raw, strokes or unit"
     )

@@ -24,7 +24,7 @@ def prepare(settings: AgentSettings, agent: str) -> tuple[Voter, agent_pb2.Capab
     data = _demo_part(agent) if settings.data == DEMO_DATA else load_part(settings.data)
     if (np.abs(data.x) > tensors.MAX_SIZE).any():
         raise ValueError(f"the private points hold numbers beyond {tensors.MAX_SIZE:g}: scale them")
-    options = VoterOptions(settings.neighbours, settings.features, settings.reach, settings.seed)
+    options = VoterOptions(settings.k, settings.features, settings.reach, settings.seed)
     voter = make_voter(settings.voter, data, options)
     return voter, agent_pb2.Capabilities(
         classes=data.classes,

@@ -42,7 +42,7 @@ from google.protobuf.message import Message
 from mpc_vote.argmax.registry import EngineKind
 from mpc_vote.errors import ErrorKind, VoteError, printable
 from mpc_vote.pki.identity import Credentials, Identity, Role
-from mpc_vote.privacy.accountant import LEAST_DELTA
+from mpc_vote.privacy.accountant import MIN_DELTA
 from mpc_vote.proto.mpcvote.v1 import (
     common_pb2,
     label_pb2,
@@ -113,9 +113,9 @@ class Plan:
         """The plan on the wire, where zero means the default: a zero that is meant is refused."""
         if self.sigma is not None and not self.sigma > 0:
             raise VoteError(ErrorKind.SIGMA_RANGE, field="plan.sigma", got=self.sigma)
-        if self.delta is not None and not LEAST_DELTA <= self.delta < 1:
+        if self.delta is not None and not MIN_DELTA <= self.delta < 1:
             raise VoteError(
-                ErrorKind.DELTA_RANGE, field="plan.delta", got=self.delta, low=LEAST_DELTA
+                ErrorKind.DELTA_RANGE, field="plan.delta", got=self.delta, low=MIN_DELTA
             )
         if not 1 <= self.classes <= MAX_CLASSES:
             raise VoteError(

@@ -95,10 +95,10 @@ class ErrorKind(enum.Enum):
         "The policies of the attending agents leave {got} for a quorum of {want}: {why}. "
         "Ask for what they accept, start more agents, or have their owners accept less.",
     )
-    NEIGHBOURS_RANGE = (
+    K_RANGE = (
         _STATE,
         "The agents that could answer count {got} neighbours, this service takes {low} to {high}. "
-        "Start agents with another --neighbours, or the coordinator with other bounds.",
+        "Start agents with another --k, or the coordinator with other bounds.",
     )
     TIMEOUT_RANGE = (_BAD, "answer_seconds must be from {low} to {high}, got {got}.")
     REQUEST_ID_REUSED = (
@@ -225,28 +225,28 @@ class ErrorKind(enum.Enum):
     )
     DEAL_SPENT = (
         _STATE,
-        "Material for session {session} was dealt to {who} before. It is used once, ever.",
+        "Preprocessing for session {session} was dealt to {who} before. It is used once, ever.",
     )
     DEAL_ENDED = (
         grpc.StatusCode.ABORTED,
         "The dealer keeps nothing of session {session}: {why}. Ask for the round again.",
     )
-    MATERIAL_LATE = (
+    PREPROCESSING_LATE = (
         grpc.StatusCode.DEADLINE_EXCEEDED,
-        "The dealer's material did not come within {seconds:g} s. Check the dealer and the "
+        "The dealer's preprocessing did not come within {seconds:g} s. Check the dealer and the "
         "network to it; a slow one may need more time (exchange_seconds) or a larger pool.",
     )
     DEALER_CAUGHT = (
         grpc.StatusCode.DATA_LOSS,
-        "The dealer dealt wrong material for session {session}: {why}. Nothing was computed with "
-        "it. It lies, or it runs another version than the parties; look into it before it is used "
-        "again.",
+        "The dealer dealt wrong preprocessing for session {session}: {why}. Nothing was computed "
+        "with it. It lies, or it runs another version than the parties; look into it before it is "
+        "used again.",
     )
     DEALER_REFUSED = (
         _STATE,
-        "Party {who} has caught the dealer dealing wrong material and takes no more of it. Replace "
-        "the dealer or find the cause; then its operator removes {path} and the round can be asked "
-        "for again.",
+        "Party {who} has caught the dealer dealing wrong preprocessing and takes no more of it. "
+        "Replace the dealer or find the cause; then its operator removes {path} and the round can "
+        "be asked for again.",
     )
     DEAL_INVALID = (_BAD, "The request to the dealer is malformed: {why}.")
     ANSWER_LATE = (

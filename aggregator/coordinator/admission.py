@@ -23,8 +23,9 @@ _LATE_SECONDS = 3.0
 _TURN_SECONDS = 30.0
 
 
-class Places:
-    """Places for rounds, and the names of those that wait for one; a client waits once."""
+class AdmissionControl:
+    """AdmissionControl for rounds, and the names of those that wait for one; a client waits
+    once."""
 
     def __init__(
         self,

@@ -73,7 +73,7 @@ class _Queries:
 
 
 @dataclass
-class Ballots:
+class Responses:
     """What the agents of one open round have said so far."""
 
     spec: Spec
@@ -111,7 +111,7 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
         self._revoked = frozenset(revoked)
         # Of each agent that is here the streams it holds open: the newest is the one that counts.
         self._seats: dict[str, list[_Seat]] = {}
-        self._rounds: dict[str, Ballots] = {}
+        self._rounds: dict[str, Responses] = {}
         # Messages that a reader leaves lying take memory here.
         self._fetches: Counter[str] = Counter()
 
@@ -130,43 +130,43 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
                 seat.outbox.put_nowait(None)
 
     @contextlib.contextmanager
-    def announce(self, spec: Spec, queries: Path) -> Iterator[Ballots]:
+    def announce(self, spec: Spec, queries: Path) -> Iterator[Responses]:
         """Tells the roster about a round and takes its answers while the context lasts."""
-        ballots = Ballots(spec, _Queries(queries))
-        self._rounds[spec.round_id] = ballots
+        responses = Responses(spec, _Queries(queries))
+        self._rounds[spec.round_id] = responses
         try:
             for agent in spec.roster:
-                self._tell(agent, ballots)
-            yield ballots
+                self._tell(agent, responses)
+            yield responses
         finally:
             del self._rounds[spec.round_id]
-            self._close(ballots)
+            self._close(responses)
 
-    def start(self, ballots: Ballots) -> None:
+    def start(self, responses: Responses) -> None:
         """Tells the agents that are prepared, and those that will be, to charge, vote and send."""
-        ballots.started = True
-        for agent in ballots.prepared:
-            self._tell(agent, ballots)
+        responses.started = True
+        for agent in responses.prepared:
+            self._tell(agent, responses)
 
-    def _close(self, ballots: Ballots) -> None:
+    def _close(self, responses: Responses) -> None:
         """Tells whoever may still hold a part of its budget for the round to let go of it."""
-        closed = agent_pb2.Closed(round_id=ballots.spec.round_id)
-        for agent in ballots.spec.roster:
-            if agent not in ballots.submitted and agent not in ballots.declined:
+        closed = agent_pb2.Closed(round_id=responses.spec.round_id)
+        for agent in responses.spec.roster:
+            if agent not in responses.submitted and agent not in responses.declined:
                 # One that does not read lets go at the round's deadline.
                 self._send(agent, agent_pb2.AttendResponse(closed=closed))
 
-    def _tell(self, agent: str, ballots: Ballots) -> None:
+    def _tell(self, agent: str, responses: Responses) -> None:
         """An agent that is not prepared hears of the round, one that is hears of its start."""
-        if agent in ballots.prepared:
-            go = agent_pb2.Go(round_id=ballots.spec.round_id)
+        if agent in responses.prepared:
+            go = agent_pb2.Go(round_id=responses.spec.round_id)
             response = agent_pb2.AttendResponse(go=go)
         else:
-            announcement = agent_pb2.RoundAnnouncement(spec=ballots.spec.wire)
+            announcement = agent_pb2.RoundAnnouncement(spec=responses.spec.wire)
             response = agent_pb2.AttendResponse(announcement=announcement)
         if not self._send(agent, response):
-            ballots.declined[agent] = "it does not read its announcements"
-            ballots.changed.set()
+            responses.declined[agent] = "it does not read its announcements"
+            responses.changed.set()
 
     def _send(self, agent: str, response: agent_pb2.AttendResponse) -> bool:
         """False if the agent is here but does not read."""
@@ -203,12 +203,12 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
         reader = asyncio.create_task(self._listen(name, requests))
         try:
             yield agent_pb2.AttendResponse(welcome=agent_pb2.Welcome())
-            for ballots in list(self._rounds.values()):
-                answered = ballots.submitted.keys() | ballots.declined.keys()
-                if name in ballots.spec.roster and name not in answered:
+            for responses in list(self._rounds.values()):
+                answered = responses.submitted.keys() | responses.declined.keys()
+                if name in responses.spec.roster and name not in answered:
                     # It prepares anew: what it had prepared is gone with its stream.
-                    ballots.prepared.discard(name)
-                    self._tell(name, ballots)
+                    responses.prepared.discard(name)
+                    self._tell(name, responses)
             while not reader.done():
                 waiting = asyncio.create_task(seat.outbox.get())
                 try:
@@ -257,37 +257,37 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
                 "submitted": request.submitted.round_id,
                 "declined": request.declined.round_id,
             }
-            ballots = self._rounds.get(rounds.get(kind or "", ""))
-            if ballots is None or name not in ballots.spec.roster:
+            responses = self._rounds.get(rounds.get(kind or "", ""))
+            if responses is None or name not in responses.spec.roster:
                 continue
             if kind == "prepared":
                 # Who has declined is not counted on, and nobody is charged for its promise.
-                if name not in ballots.declined:
-                    ballots.prepared.add(name)
-                    if ballots.started:
-                        self._tell(name, ballots)
-            elif kind == "submitted" and ballots.started:
-                ballots.submitted[name] = request.submitted.upload_bytes
-                ballots.declined.pop(name, None)
+                if name not in responses.declined:
+                    responses.prepared.add(name)
+                    if responses.started:
+                        self._tell(name, responses)
+            elif kind == "submitted" and responses.started:
+                responses.submitted[name] = request.submitted.upload_bytes
+                responses.declined.pop(name, None)
             elif kind == "declined":
                 said = f"{request.declined.error[:100]}: {request.declined.reason[:_MAX_REASON]}"
-                ballots.declined[name] = printable(said)[:_MAX_REASON]
-                ballots.prepared.discard(name)
-            ballots.changed.set()
+                responses.declined[name] = printable(said)[:_MAX_REASON]
+                responses.prepared.discard(name)
+            responses.changed.set()
 
     def _wake(self, name: str) -> None:
-        for ballots in self._rounds.values():
-            if name in ballots.spec.roster:
-                ballots.changed.set()
+        for responses in self._rounds.values():
+            if name in responses.spec.roster:
+                responses.changed.set()
 
     @rpc.allowed(Role.AGENT)
     async def FetchQueries(
         self, request: agent_pb2.FetchQueriesRequest, context: Any
     ) -> AsyncIterator[agent_pb2.FetchQueriesResponse]:
-        ballots, agent = self._rounds.get(request.round_id), rpc.caller().name
-        if ballots is None:
+        responses, agent = self._rounds.get(request.round_id), rpc.caller().name
+        if responses is None:
             raise VoteError(ErrorKind.ROUND_UNKNOWN, round=request.round_id)
-        if agent not in ballots.spec.roster:
+        if agent not in responses.spec.roster:
             what = f"the roster of round {request.round_id}"
             raise VoteError(ErrorKind.NAME_REFUSED, who=rpc.caller(), what=what)
         if request.ByteSize() > _MAX_FETCH_BYTES:
@@ -296,7 +296,7 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
             raise VoteError(ErrorKind.SERVICE_BUSY, got=_FETCHES_PER_AGENT, retry_after=1.0)
         self._fetches[agent] += 1
         try:
-            for response in ballots.queries:
+            for response in responses.queries:
                 yield response
         finally:
             self._fetches[agent] -= 1

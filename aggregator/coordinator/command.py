@@ -63,13 +63,13 @@ async def serve_coordinator(settings: CoordinatorSettings) -> None:
             dealer=settings.dealer_name,
             engine=settings.engine,
             sigma=settings.sigma,
-            least_sigma=settings.least_sigma,
+            min_sigma=settings.min_sigma,
             delta=settings.delta,
             quorum_fraction=settings.quorum_fraction,
             collusion=settings.collusion,
             answer_seconds=settings.answer_seconds,
-            least_neighbours=settings.least_neighbours,
-            most_neighbours=settings.most_neighbours,
+            min_k=settings.min_k,
+            max_k=settings.max_k,
         )
         labels = LabelServicer(
             archive, ledger, attendance, runner, parties, defaults, settings.max_open_rounds

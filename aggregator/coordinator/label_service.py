@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from aggregator.coordinator.admission import Places
+from aggregator.coordinator.admission import AdmissionControl
 from aggregator.coordinator.archive import COMPLETE, Archive, Labels, RoundRecord
 from aggregator.coordinator.attendance import Attendance
 from aggregator.coordinator.requests import (
@@ -60,7 +60,7 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
         self._runner = runner
         self._parties = parties
         self._defaults = defaults
-        self._places = Places(max_open_rounds)
+        self._places = AdmissionControl(max_open_rounds)
         self._turns = Turns()
         self._open: dict[str, tuple[Round, asyncio.Task[None]]] = {}
         self._starting: set[asyncio.Task[Round]] = set()

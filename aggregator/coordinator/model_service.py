@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aggregator.coordinator.admission import Places
+from aggregator.coordinator.admission import AdmissionControl
 from aggregator.coordinator.archive import COMPLETE, Archive, RoundRecord
 from aggregator.coordinator.requests import Intake, check_rows, hung_up, in_time
 from aggregator.coordinator.turns import Turns
@@ -50,7 +50,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         self._archive = archive
         self._delta = delta
         # One client that uploads without end must not keep the others from training.
-        self._places = Places(1, refusal=ErrorKind.TRAINING_BUSY)
+        self._places = AdmissionControl(1, refusal=ErrorKind.TRAINING_BUSY)
         self._turns = Turns()
         self._loaded: tuple[Path, Student] | None = None
 
@@ -168,7 +168,10 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         on_progress: Any,
     ) -> model_pb2.Model:
         """In a thread: a new version from the labels of these rounds, and points without."""
-        from mpc_vote.learning.students.semi_supervised import SemiRecipe, train_semi
+        from mpc_vote.learning.students.semi_supervised import (
+            SemiSupervisedRecipe,
+            train_semi_supervised,
+        )
         from mpc_vote.learning.students.supervised import train_student
 
         parts = [self._archive.queries(r.round_id) for r in rounds]
@@ -180,13 +183,13 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         if unlabelled is None:
             student = train_student(x, y, spec.classes, request.seed, on_progress=on_progress)
         else:
-            student = train_semi(
+            student = train_semi_supervised(
                 x,
                 np.arange(y.size),
                 y,
                 spec.classes,
                 request.seed,
-                SemiRecipe(steps=_STEPS),
+                SemiSupervisedRecipe(steps=_STEPS),
                 features=FEATURE_MAPS[request.features](x) if request.features else None,
                 on_progress=on_progress,
             )

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from mpc_vote.argmax.registry import ENGINES, EngineKind
 from mpc_vote.errors import ErrorKind, VoteError
-from mpc_vote.privacy.accountant import LEAST_DELTA
+from mpc_vote.privacy.accountant import MIN_DELTA
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2, label_pb2
 from mpc_vote.transport import tensors
 from mpc_vote.voting import planning
@@ -26,8 +26,8 @@ from mpc_vote.voting.ballots import BALLOTS, BallotCode
 from mpc_vote.voting.limits import MAX_CLASSES, MAX_QUERIES, MAX_QUERY_BYTES
 from mpc_vote.voting.spec import Spec
 
-LEAST_ANSWER_SECONDS = 1
-MOST_ANSWER_SECONDS = 3_000
+MIN_ANSWER_SECONDS = 1
+MAX_ANSWER_SECONDS = 3_000
 _MAX_REQUEST_ID = 128
 _MAX_PLAN_BYTES = 4_096
 _UPLOAD_SECONDS = 300.0
@@ -45,13 +45,13 @@ class Defaults:
     dealer: str
     engine: EngineKind
     sigma: float
-    least_sigma: float
+    min_sigma: float
     delta: float
     quorum_fraction: float
     collusion: int
     answer_seconds: int
-    least_neighbours: int
-    most_neighbours: int
+    min_k: int
+    max_k: int
 
 
 @contextlib.asynccontextmanager
@@ -259,18 +259,18 @@ def _check_plan(plan: label_pb2.LabelPlan) -> None:
         )
     if not (math.isfinite(plan.sigma) and plan.sigma >= 0):
         raise VoteError(ErrorKind.SIGMA_RANGE, field="plan.sigma", got=plan.sigma)
-    if plan.delta and not LEAST_DELTA <= plan.delta < 1:
-        raise VoteError(ErrorKind.DELTA_RANGE, field="plan.delta", got=plan.delta, low=LEAST_DELTA)
+    if plan.delta and not MIN_DELTA <= plan.delta < 1:
+        raise VoteError(ErrorKind.DELTA_RANGE, field="plan.delta", got=plan.delta, low=MIN_DELTA)
     if attributes and not 1 <= plan.tau <= plan.classes:
         raise VoteError(ErrorKind.TAU_RANGE, field="plan.tau", got=plan.tau, high=plan.classes)
     seconds = plan.answer_seconds
-    if seconds and not LEAST_ANSWER_SECONDS <= seconds <= MOST_ANSWER_SECONDS:
+    if seconds and not MIN_ANSWER_SECONDS <= seconds <= MAX_ANSWER_SECONDS:
         raise VoteError(
             ErrorKind.TIMEOUT_RANGE,
             field="plan.answer_seconds",
             got=seconds,
-            low=LEAST_ANSWER_SECONDS,
-            high=MOST_ANSWER_SECONDS,
+            low=MIN_ANSWER_SECONDS,
+            high=MAX_ANSWER_SECONDS,
         )
     if len(plan.request_id) > _MAX_REQUEST_ID:
         raise VoteError(
@@ -342,11 +342,11 @@ def _choose_agents(
     )
     if kind is None or not kind.needs_k:
         return ballot, agents
-    # One agent's k bends everybody's round: its ring and material, its cost, and whether it can be
-    # verified.
-    low, high = defaults.least_neighbours, defaults.most_neighbours
+    # One agent's k bends everybody's round: its ring and preprocessing, its cost, and whether it
+    # can be verified.
+    low, high = defaults.min_k, defaults.max_k
     got = _offers(present, agents, lambda can: can.k)
-    wrong = VoteError(ErrorKind.NEIGHBOURS_RANGE, got=got, low=low, high=high)
+    wrong = VoteError(ErrorKind.K_RANGE, got=got, low=low, high=high)
     return ballot, keep(agents, lambda can: low <= can.k <= high, wrong)
 
 
@@ -374,13 +374,13 @@ def _sigma(
     plan: label_pb2.LabelPlan, agents: Sequence[str], present: Present, defaults: Defaults
 ) -> float:
     sigma = plan.sigma or defaults.sigma
-    if sigma < defaults.least_sigma:
+    if sigma < defaults.min_sigma:
         raise VoteError(
             ErrorKind.SIGMA_BELOW_POLICY,
             field="plan.sigma",
             got=sigma,
             who="this service",
-            want=defaults.least_sigma,
+            want=defaults.min_sigma,
         )
     least = sorted(present[agent].min_sigma for agent in agents)
     if sigma < least[0]:

@@ -20,7 +20,7 @@ import grpc
 import numpy as np
 
 from aggregator.coordinator.archive import Archive, Labels
-from aggregator.coordinator.attendance import Attendance, Ballots
+from aggregator.coordinator.attendance import Attendance, Responses
 from aggregator.coordinator.requests import warnings
 from mpc_vote.argmax.engine import reduced
 from mpc_vote.errors import ErrorKind, VoteError
@@ -172,9 +172,9 @@ class RoundRunner:
         request = party_pb2.OpenRoundRequest(spec=spec.wire)
         await self._all(lambda stub: stub.OpenRound(request, timeout=_CALL_SECONDS))
         queries = self._archive.queries_path(spec.round_id)
-        with self._attendance.announce(spec, queries) as ballots:
-            # A party that can't count, or would count with wrong material, says so before anybody
-            # is charged.
+        with self._attendance.announce(spec, queries) as responses:
+            # A party that can't count, or would count with wrong preprocessing, says so before
+            # anybody is charged.
             seconds = max(_CALL_SECONDS, spec.seconds_left())
             holding = party_pb2.ListHoldingsRequest(round_id=spec.round_id)
             ready = asyncio.create_task(
@@ -182,12 +182,12 @@ class RoundRunner:
             )
             try:
                 prepare = min(_PREPARE_PART * spec.seconds_left(), _PREPARE_SECONDS)
-                await self._collect(round_, ballots, prepare)
+                await self._collect(round_, responses, prepare)
                 await ready
             finally:
                 ready.cancel()
-            if len(ballots.prepared) < spec.message.quorum:
-                raise _missed(spec, ballots.prepared, ballots, "Nothing was spent. ")
+            if len(responses.prepared) < spec.message.quorum:
+                raise _missed(spec, responses.prepared, responses, "Nothing was spent. ")
             round_.charged = True
             try:
                 await asyncio.to_thread(self._charge, spec)
@@ -195,12 +195,12 @@ class RoundRunner:
                 # The ledger refused it, and has written nothing.
                 round_.charged = False
                 raise
-            self._attendance.start(ballots)
-            await self._collect(round_, ballots, spec.seconds_left())
-        contributors = await self._contributors(spec, ballots)
+            self._attendance.start(responses)
+            await self._collect(round_, responses, spec.seconds_left())
+        contributors = await self._contributors(spec, responses)
         labels, statistics = await self._aggregate(round_, contributors)
         completed = await asyncio.to_thread(
-            self._completed, round_, contributors, ballots, statistics
+            self._completed, round_, contributors, responses, statistics
         )
         for absence in completed.absences:
             log.info("round %s went without %s: %s", spec.round_id, absence.agent, absence.reason)
@@ -222,37 +222,37 @@ class RoundRunner:
                 **error.figures,
             ) from error
 
-    async def _collect(self, round_: Round, ballots: Ballots, seconds: float) -> None:
+    async def _collect(self, round_: Round, responses: Responses, seconds: float) -> None:
         """Waits until every agent has answered in this phase or left, or the time is over."""
         spec, told = round_.spec, -1
-        stage = label_pb2.STAGE_VOTING if ballots.started else label_pb2.STAGE_PREPARING
-        what = "have voted" if ballots.started else "are prepared"
+        stage = label_pb2.STAGE_VOTING if responses.started else label_pb2.STAGE_PREPARING
+        what = "have voted" if responses.started else "are prepared"
         until = time.monotonic() + seconds
         while True:
-            ballots.changed.clear()
-            answered = ballots.done()
+            responses.changed.clear()
+            answered = responses.done()
             # No more events than agents, however often one changes its mind.
             if answered > told:
                 told = answered
                 detail = f"{answered} of {len(spec.roster)} agents {what}"
                 await round_.progress(stage, answered, len(spec.roster), detail)
-            awaited = ballots.silent()
+            awaited = responses.silent()
             if answered >= spec.message.quorum:
                 # An agent that left may come back, but nobody waits for it once there are enough.
                 awaited = [agent for agent in awaited if self._attendance.attends(agent)]
-            elif ballots.started:
+            elif responses.started:
                 # One that came back prepares anew. It is needed: others have spent by now.
-                answers = ballots.submitted.keys() | ballots.declined.keys()
+                answers = responses.submitted.keys() | responses.declined.keys()
                 unanswered = [agent for agent in spec.roster if agent not in answers]
                 awaited += [agent for agent in unanswered if self._attendance.attends(agent)]
-            if not awaited or _out_of_reach(spec, ballots):
+            if not awaited or _out_of_reach(spec, responses):
                 return
             try:
-                await asyncio.wait_for(ballots.changed.wait(), max(0.0, until - time.monotonic()))
+                await asyncio.wait_for(responses.changed.wait(), max(0.0, until - time.monotonic()))
             except TimeoutError:
                 return
 
-    async def _contributors(self, spec: Spec, ballots: Ballots) -> list[party_pb2.Holding]:
+    async def _contributors(self, spec: Spec, responses: Responses) -> list[party_pb2.Holding]:
         """Agents whose shares, of one and the same submission, every party holds."""
         request = party_pb2.ListHoldingsRequest(round_id=spec.round_id)
         answers = await self._all(lambda stub: stub.ListHoldings(request, timeout=_CALL_SECONDS))
@@ -264,8 +264,10 @@ class RoundRunner:
         common = sorted(set.intersection(*held))
         # A round that too many have declined was ended early. If those who declined and had sent
         # shares all the same were counted, others would have paid for it and been cut off.
-        if len(common) < spec.message.quorum or _out_of_reach(spec, ballots):
-            raise _missed(spec, {agent for agent, _ in common} - ballots.declined.keys(), ballots)
+        if len(common) < spec.message.quorum or _out_of_reach(spec, responses):
+            raise _missed(
+                spec, {agent for agent, _ in common} - responses.declined.keys(), responses
+            )
         return [party_pb2.Holding(agent=a, submission_id=s) for a, s in common]
 
     async def _aggregate(
@@ -329,7 +331,7 @@ class RoundRunner:
         self,
         round_: Round,
         contributors: Sequence[party_pb2.Holding],
-        ballots: Ballots,
+        responses: Responses,
         statistics: Sequence[party_pb2.AggregateStatistics],
     ) -> label_pb2.RoundCompleted:
         """In a thread: what all rounds have cost takes a while where there are many plans."""
@@ -345,17 +347,17 @@ class RoundRunner:
             mpc_bytes_per_party=max(s.bytes_sent for s in statistics),
             mpc_seconds=max(s.seconds for s in statistics),
             mpc_round_trip_seconds=max(s.round_trip_seconds for s in statistics),
-            mpc_material_seconds=max(s.material_seconds for s in statistics),
+            mpc_preprocessing_seconds=max(s.preprocessing_seconds for s in statistics),
             mpc_sum_seconds=max(s.sum_seconds for s in statistics),
             dealer_bytes=sum(s.dealer_bytes for s in statistics),
-            upload_bytes_per_agent=max(ballots.submitted.values(), default=0),
+            upload_bytes_per_agent=max(responses.submitted.values(), default=0),
             seconds=time.monotonic() - round_.started,
         )
         return label_pb2.RoundCompleted(
             round_id=spec.round_id,
             cost=cost,
             contributors=len(names),
-            absences=_absences(spec, names, ballots),
+            absences=_absences(spec, names, responses),
         )
 
     async def _all(self, call: Any) -> list[Any]:
@@ -412,27 +414,27 @@ def _vagueness(error: BaseException) -> int:
     return 4 if late else 1
 
 
-def _absences(spec: Spec, contributors: set[str], ballots: Ballots) -> list[label_pb2.Absence]:
+def _absences(spec: Spec, contributors: set[str], responses: Responses) -> list[label_pb2.Absence]:
     absences = []
     early = spec.seconds_left() > 0
     silent = f"had not answered {'when the round ended' if early else 'by the deadline'}"
     for agent in spec.roster:
         if agent in contributors:
             continue
-        reason = ballots.declined.get(agent, silent)
-        if agent in ballots.submitted:
+        reason = responses.declined.get(agent, silent)
+        if agent in responses.submitted:
             reason = "its shares did not reach every party"
         absences.append(label_pb2.Absence(agent=agent, reason=reason))
     return absences
 
 
-def _out_of_reach(spec: Spec, ballots: Ballots) -> bool:
+def _out_of_reach(spec: Spec, responses: Responses) -> bool:
     """Whether too many agents have declined for a quorum."""
-    return len(spec.roster) - len(ballots.declined) < spec.message.quorum
+    return len(spec.roster) - len(responses.declined) < spec.message.quorum
 
 
-def _missed(spec: Spec, present: set[str], ballots: Ballots, note: str = "") -> VoteError:
-    absences = _absences(spec, present, ballots)
+def _missed(spec: Spec, present: set[str], responses: Responses, note: str = "") -> VoteError:
+    absences = _absences(spec, present, responses)
     for absence in absences:
         log.info("round %s lacks %s: %s", spec.round_id, absence.agent, absence.reason)
     # Long reasons hide nobody's name: where not everything fits, all have the same room.
@@ -440,8 +442,8 @@ def _missed(spec: Spec, present: set[str], ballots: Ballots, note: str = "") -> 
     told = "; ".join(f"{one.agent}: {one.reason}"[:room] for one in absences)
     # But for spent budgets there would have been enough.
     exhausted = f"{ErrorKind.BUDGET_EXHAUSTED.name}:"
-    poor = sum(reason.startswith(exhausted) for reason in ballots.declined.values())
-    willing = len(spec.roster) - len(ballots.declined)
+    poor = sum(reason.startswith(exhausted) for reason in responses.declined.values())
+    willing = len(spec.roster) - len(responses.declined)
     unaffordable = willing < spec.message.quorum <= willing + poor
     return VoteError(
         ErrorKind.QUORUM_UNAFFORDABLE if unaffordable else ErrorKind.QUORUM_MISSED,
@@ -455,7 +457,7 @@ def _missed(spec: Spec, present: set[str], ballots: Ballots, note: str = "") -> 
 def _plausible(statistics: party_pb2.AggregateStatistics) -> bool:
     """Whether figures can be reported, and the next round's groups chosen by them."""
     s = statistics
-    seconds = (s.seconds, s.round_trip_seconds, s.material_seconds, s.sum_seconds)
+    seconds = (s.seconds, s.round_trip_seconds, s.preprocessing_seconds, s.sum_seconds)
     counted = (s.bytes_sent, s.bytes_received, s.dealer_bytes)
     return all(0 <= x <= _MOST_SECONDS for x in seconds) and max(counted) <= _MOST_BYTES
 

@@ -47,7 +47,7 @@ class CoordinatorSettings(RoleSettings):
         TABLE, description="how the winner is found, where a request names no engine"
     )
     sigma: Positive = Field(25.0, description="noise in votes where a request names none")
-    least_sigma: float = Field(
+    min_sigma: float = Field(
         0.1, ge=0, description="requests below it are refused: they would ruin the total for ever"
     )
     delta: Delta = Field(1e-3, description="delta at which epsilon is reported")
@@ -60,10 +60,8 @@ class CoordinatorSettings(RoleSettings):
     collusion: int = Field(
         1, ge=0, description="agents assumed to pool their noise, where a request is silent"
     )
-    least_neighbours: int = Field(
-        1, ge=1, description="agents that count fewer neighbours are on no roster"
-    )
-    most_neighbours: int = Field(
+    min_k: int = Field(1, ge=1, description="agents that count fewer neighbours are on no roster")
+    max_k: int = Field(
         1_000, ge=1, le=MAX_K, description="agents that count more neighbours are on no roster"
     )
     answer_seconds: int = Field(60, ge=1, le=3_000, description="time that agents have to answer")

@@ -4,7 +4,8 @@ Trust: the dealer must not collude with a party, for it knows every mask: the pa
 seeds. Whether it deals what it should, they check (`mpc_vote.mpc.cut_and_choose`). A session lasts
 from its first request until its corrections are collected, one of its parties hangs up, or nobody
 comes for too long; then nothing of it is kept. A party can only ask in its own name. It asks once,
-with seeds of its own: material of a session that is dealt anew has nothing in common with the old.
+with seeds of its own: preprocessing of a session that is dealt anew has nothing in common with the
+old.
 """
 
 from __future__ import annotations

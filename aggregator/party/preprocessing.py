@@ -1,4 +1,5 @@
-"""A party's side of the dealer: material that is dealt, expanded and waiting before it is used.
+"""A party's side of the dealer: preprocessing that is dealt, expanded and waiting before it is
+used.
 
 From the moment a round is opened a background task asks the dealer, checks with the peers what it
 deals, and expands this party's parts, as far as the pool has room; the engine then finds them
@@ -38,8 +39,8 @@ log = logging.getLogger(__name__)
 M = TypeVar("M")
 
 
-class MaterialPool:
-    """Room for material that waits to be used, in bytes."""
+class PreprocessingPool:
+    """Room for preprocessing that waits to be used, in bytes."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -114,7 +115,7 @@ async def _next(call: Any, timeout: float) -> Any:
     except grpc.RpcError as error:
         raise VoteError.quoted(error, "The dealer") from error
     except TimeoutError as error:
-        raise VoteError(ErrorKind.MATERIAL_LATE, seconds=timeout) from error
+        raise VoteError(ErrorKind.PREPROCESSING_LATE, seconds=timeout) from error
 
 
 async def _read(call: Any, kind: type[M], timeout: float) -> M:
@@ -136,8 +137,8 @@ def _malformed(why: str) -> VoteError:
     return VoteError(ErrorKind.ANSWER_MALFORMED, who="The dealer", why=why)
 
 
-class DealtMaterial:
-    """Material of one session. It is made on the loop; `take` runs in the engine's thread."""
+class DealtPreprocessing:
+    """Preprocessing of one session. It is made on the loop; `take` runs in the engine's thread."""
 
     def __init__(
         self,
@@ -145,7 +146,7 @@ class DealtMaterial:
         drawn: Drawn,
         plan: Plan,
         last: bool,
-        pool: MaterialPool,
+        pool: PreprocessingPool,
         timeout: float,
         on_caught: Callable[[DealerCaught], None] = lambda _: None,
     ) -> None:
@@ -174,7 +175,7 @@ class DealtMaterial:
         """Waits until all that the pool has room for is there: for measuring."""
         done, _ = await asyncio.wait([self._fetching], timeout=self._timeout)
         if not done:
-            raise VoteError(ErrorKind.MATERIAL_LATE, seconds=self._timeout)
+            raise VoteError(ErrorKind.PREPROCESSING_LATE, seconds=self._timeout)
 
     def take(self, item: Item[P]) -> P:
         """This party's part of the next item of the plan."""
@@ -185,7 +186,7 @@ class DealtMaterial:
             try:
                 found = self._ready.get(timeout=self._timeout)
             except queue.Empty:
-                raise VoteError(ErrorKind.MATERIAL_LATE, seconds=self._timeout) from None
+                raise VoteError(ErrorKind.PREPROCESSING_LATE, seconds=self._timeout) from None
         if isinstance(found, VoteError):
             # It is the last there is, whoever asks again.
             self._ready.put(found)
@@ -236,8 +237,8 @@ class DealtMaterial:
     def _part(self, key: bytes, item: Item[P], index: int, correction: bytes | None) -> P:
         """This party's part of an item; a correction is only used if it is the one committed to.
 
-        The key is given, as the material may be closed, and have forgotten it, before a thread is
-        free: whoever compared without it would blame an honest dealer.
+        The key is given, as the preprocessing may be closed, and have forgotten it, before a thread
+        is free: whoever compared without it would blame an honest dealer.
         """
         digest = self._drawn.digests[index]
         if correction is not None and commitment(correction, key, index) != digest:

@@ -1,8 +1,8 @@
 """A compute party: holds one share of each ballot, and computes on shares with its peers.
 
-It sees its shares, openings masked by material that only the dealer knows, and public specs; it
-never sees a ballot, a total or a label. It serves one aggregation per round, ever, of at least the
-quorum that the agents agreed to, and forgets the shares with it. It trusts the coordinator with
+It sees its shares, openings masked by preprocessing that only the dealer knows, and public specs;
+it never sees a ballot, a total or a label. It serves one aggregation per round, ever, of at least
+the quorum that the agents agreed to, and forgets the shares with it. It trusts the coordinator with
 nothing but availability.
 """
 
@@ -26,7 +26,7 @@ import grpc
 
 from aggregator.party.journal import RoundJournal
 from aggregator.party.peers import PeerChannel, PeerServicer
-from aggregator.party.preprocessing import DealtMaterial, MaterialPool, ask
+from aggregator.party.preprocessing import DealtPreprocessing, PreprocessingPool, ask
 from mpc_vote.argmax.engine import reduced
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.mpc.cut_and_choose import DealerCaught, Drawn, Grant, Session, choose
@@ -62,19 +62,19 @@ class _Round:
     # Bytes of explicit shares that there must be room for.
     held: int
     # Dealt ahead, from the moment the round is opened; and measured while agents prepare.
-    material: asyncio.Task[DealtMaterial]
+    preprocessing: asyncio.Task[DealtPreprocessing]
     round_trips: asyncio.Task[list[float]]
     shares: dict[str, tuple[bytes, Share]] = field(default_factory=dict, repr=False)
     closed: str = ""
-    # From the moment its shares are taken out until its material is dropped.
+    # From the moment its shares are taken out until its preprocessing is dropped.
     counting: bool = False
 
-    def drop_material(self) -> None:
+    def drop_preprocessing(self) -> None:
         """Ends the dealing and the measuring; the dealer's session stays spent."""
         self.counting = False
         self.round_trips.cancel()
-        self.material.cancel()
-        self.material.add_done_callback(_close_material)
+        self.preprocessing.cancel()
+        self.preprocessing.add_done_callback(_close_preprocessing)
 
 
 @dataclass
@@ -84,24 +84,24 @@ class _Session:
     spec: Spec
     totals: Totals
     channel: PeerChannel
-    material: DealtMaterial
-    material_seconds: float
+    preprocessing: DealtPreprocessing
+    preprocessing_seconds: float
     sum_seconds: float = 0.0
 
     def label_shares(self, rows: int) -> Words:
         """This party's share of the winners of the next rows."""
         spec = self.spec
-        started, waited = time.monotonic(), self.material_seconds
+        started, waited = time.monotonic(), self.preprocessing_seconds
         totals = self.totals.take(rows, self.channel, self)
-        self.sum_seconds += time.monotonic() - started - (self.material_seconds - waited)
+        self.sum_seconds += time.monotonic() - started - (self.preprocessing_seconds - waited)
         labels = spec.engine.run(totals, spec.row_classes, self.channel, self)
         return reduced(labels, spec.row_classes)
 
     def take(self, item: Item[P]) -> P:
-        """The next item of material, for the engine."""
+        """The next item of preprocessing, for the engine."""
         started = time.monotonic()
-        part = self.material.take(item)
-        self.material_seconds += time.monotonic() - started
+        part = self.preprocessing.take(item)
+        self.preprocessing_seconds += time.monotonic() - started
         return part
 
 
@@ -131,9 +131,9 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         self._peer_servicer = peer_servicer
         self._dealer_channel = dealer_channel
         self._timeout = exchange_seconds
-        self._pool = MaterialPool(pool_bytes)
+        self._pool = PreprocessingPool(pool_bytes)
         self._copies = deal_copies
-        # While there is such a file, no material is taken: a dealer that was caught once would
+        # While there is such a file, no preprocessing is taken: a dealer that was caught once would
         # else get away with it in the end.
         self._caught = caught
         # From the moment it is caught until the file is written; to the end, if it can't be.
@@ -179,12 +179,14 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         if full or len(self._rounds) >= MAX_OPEN_ROUNDS:
             raise VoteError(ErrorKind.SERVICE_BUSY, got=len(self._rounds), retry_after=5.0)
         # Holds the place while the mark is written.
-        material = asyncio.create_task(self._deal(spec))
-        material.add_done_callback(_forget_failure)
+        preprocessing = asyncio.create_task(self._deal(spec))
+        preprocessing.add_done_callback(_forget_failure)
         trips = asyncio.create_task(self._round_trips())
-        round_ = self._rounds[spec.round_id] = _Round(spec, rpc.caller(), held, material, trips)
+        round_ = self._rounds[spec.round_id] = _Round(
+            spec, rpc.caller(), held, preprocessing, trips
+        )
         if not await asyncio.to_thread(self._journal.open, spec.round_id):
-            round_.drop_material()
+            round_.drop_preprocessing()
             del self._rounds[spec.round_id]
             raise VoteError(ErrorKind.ROUND_SPENT, round=spec.round_id)
         log.info("round %s opened: %d agents", spec.round_id, len(spec.roster))
@@ -244,10 +246,10 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
     ) -> party_pb2.ListHoldingsResponse:
         round_ = self._owned(request.round_id)
         if not round_.closed:
-            await asyncio.wait([round_.material])
+            await asyncio.wait([round_.preprocessing])
         self._refuse_caught()
         if not round_.closed:
-            await self._outcome(round_, round_.material)
+            await self._outcome(round_, round_.preprocessing)
         holdings = [
             party_pb2.Holding(agent=agent, submission_id=submission)
             for agent, (submission, _) in sorted(round_.shares.items())
@@ -262,7 +264,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         if round_ is not None and round_.opened_by == rpc.caller():
             round_.closed = round_.closed or "it was abandoned"
             round_.shares.clear()
-            round_.drop_material()
+            round_.drop_preprocessing()
         return party_pb2.AbandonRoundResponse()
 
     @rpc.allowed(Role.COORDINATOR)
@@ -275,12 +277,12 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         spec = round_.spec
         with contextlib.ExitStack() as stack:
             started = time.monotonic()
-            stack.callback(round_.drop_material)
-            material = await self._outcome(round_, round_.material)
+            stack.callback(round_.drop_preprocessing)
+            preprocessing = await self._outcome(round_, round_.preprocessing)
             waited = time.monotonic() - started
             channel = await PeerChannel.open(
                 spec.round_id,
-                count_context(spec, request.contributors, material.context),
+                count_context(spec, request.contributors, preprocessing.context),
                 self._parties,
                 self._rank,
                 self._peers,
@@ -289,7 +291,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             )
             stack.callback(channel.close)
             session = _Session(
-                spec, Totals(spec, shares), channel, material, material_seconds=waited
+                spec, Totals(spec, shares), channel, preprocessing, preprocessing_seconds=waited
             )
             for start in range(0, spec.rows, step := spec.engine.block_rows(spec.row_classes)):
                 rows = min(step, spec.rows - start)
@@ -306,10 +308,10 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
                 rounds=channel.traffic.rounds,
                 bytes_sent=channel.traffic.bytes_sent,
                 bytes_received=channel.traffic.bytes_received,
-                dealer_bytes=material.received_bytes,
+                dealer_bytes=preprocessing.received_bytes,
                 seconds=time.monotonic() - started,
                 round_trip_seconds=max(await self._outcome(round_, round_.round_trips)),
-                material_seconds=session.material_seconds,
+                preprocessing_seconds=session.preprocessing_seconds,
                 sum_seconds=session.sum_seconds,
             )
             yield party_pb2.AggregateResponse(statistics=statistics)
@@ -317,12 +319,12 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         log.info("round %s aggregated: %d agents", spec.round_id, len(shares))
 
     async def _outcome(self, round_: _Round, work: asyncio.Task[T]) -> T:
-        """Waits for a round's material or round trips, and says why they do not come: a caller
+        """Waits for a round's preprocessing or round trips, and says why they do not come: a caller
         whose call ends by a cancellation here would not be answered."""
         await asyncio.wait([work])
         self._refuse_caught()
         if work.cancelled():
-            why = "its material was dropped"
+            why = "its preprocessing was dropped"
             raise VoteError(ErrorKind.ROUND_CLOSED, round=round_.spec.round_id, why=why)
         return work.result()
 
@@ -330,13 +332,13 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         peers = self._peers.values()
         return await asyncio.gather(*(rpc.round_trip(peer) for peer in peers))
 
-    async def _deal(self, spec: Spec) -> DealtMaterial:
+    async def _deal(self, spec: Spec) -> DealtPreprocessing:
         plan = await asyncio.to_thread(spec.plan)
         session = Session(spec.round_id, self._parties, plan, self._copies)
         dealer, timeout = self._dealer_channel, self._timeout
         drawn = await self._choose(spec, await ask(dealer, session, self._rank, timeout))
         last = self._rank == len(self._parties) - 1
-        return DealtMaterial(dealer, drawn, plan, last, self._pool, timeout, self._catcher())
+        return DealtPreprocessing(dealer, drawn, plan, last, self._pool, timeout, self._catcher())
 
     def _has_caught(self) -> bool:
         return self._marking or self._caught.exists()
@@ -378,7 +380,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         for round_ in self._rounds.values():
             round_.closed = round_.closed or "the dealer was caught"
             round_.shares.clear()
-            round_.drop_material()
+            round_.drop_preprocessing()
 
     async def _choose(self, spec: Spec, grant: Grant) -> Drawn:
         """Draws a copy with the peers and checks the others."""
@@ -454,7 +456,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
                 raise VoteError(ErrorKind.ROUND_AGGREGATED, round=spec.round_id)
         except BaseException:
             # Whoever hangs up now comes too late for another try.
-            round_.drop_material()
+            round_.drop_preprocessing()
             raise
         return shares
 
@@ -494,20 +496,20 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         for round_id, round_ in list(self._rounds.items()):
             stale = round_.closed or round_.spec.seconds_left() < -_LINGER_SECONDS
             if stale and not round_.counting:
-                round_.drop_material()
+                round_.drop_preprocessing()
                 del self._rounds[round_id]
 
 
-def _forget_failure(material: asyncio.Task[DealtMaterial]) -> None:
+def _forget_failure(preprocessing: asyncio.Task[DealtPreprocessing]) -> None:
     """Nobody may come to ask how it ended. The error is kept as long as the round is, and must not
     keep what was read when it was raised: a message can take much more memory than its bytes."""
-    if not material.cancelled() and (error := material.exception()) is not None:
+    if not preprocessing.cancelled() and (error := preprocessing.exception()) is not None:
         traceback.clear_frames(error.__traceback__)
 
 
-def _close_material(material: asyncio.Task[DealtMaterial]) -> None:
-    if not material.cancelled() and material.exception() is None:
-        material.result().close()
+def _close_preprocessing(preprocessing: asyncio.Task[DealtPreprocessing]) -> None:
+    if not preprocessing.cancelled() and preprocessing.exception() is None:
+        preprocessing.result().close()
 
 
 def deal_context(spec: Spec, transcript: bytes) -> bytes:
@@ -515,9 +517,11 @@ def deal_context(spec: Spec, transcript: bytes) -> bytes:
     return hashlib.sha256(spec.digest + transcript).digest()
 
 
-def count_context(spec: Spec, contributors: Sequence[party_pb2.Holding], material: bytes) -> bytes:
-    """What the parties must agree on before they count: the spec, whom, and the material."""
-    digest = hashlib.sha256(spec.digest + material)
+def count_context(
+    spec: Spec, contributors: Sequence[party_pb2.Holding], preprocessing: bytes
+) -> bytes:
+    """What the parties must agree on before they count: the spec, whom, and the preprocessing."""
+    digest = hashlib.sha256(spec.digest + preprocessing)
     for holding in sorted(contributors, key=lambda h: h.agent):
         digest.update(holding.agent.encode() + b"\0" + holding.submission_id)
     return digest.digest()

@@ -23,12 +23,12 @@ class PartySettings(RoleSettings):
     dealer_name: Name = Field("dealer", description="name in the dealer's certificate")
     exchange_seconds: Positive = Field(30.0, description="longest wait for a peer or the dealer")
     pool_mib: int = Field(
-        128, ge=1, description="memory for material that is dealt ahead of its use, in MiB"
+        128, ge=1, description="memory for preprocessing that is dealt ahead of its use, in MiB"
     )
     deal_copies: int = Field(
         8,
         ge=2,
         le=MAX_COPIES,
-        description="copies of material to be dealt, of which all but one are checked: a dealer "
-        "that lies gets away with it once in so many times; the same at all parties",
+        description="copies of preprocessing to be dealt, of which all but one are checked: a "
+        "dealer that lies gets away with it once in so many times; the same at all parties",
     )

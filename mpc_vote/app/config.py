@@ -31,7 +31,7 @@ from pydantic_settings import (
 from mpc_vote.app.options import Options
 from mpc_vote.argmax.registry import ENGINES, EngineKind
 from mpc_vote.pki.identity import NAME_PATTERN
-from mpc_vote.privacy.accountant import LEAST_DELTA
+from mpc_vote.privacy.accountant import MIN_DELTA
 from mpc_vote.registry import Registry
 from mpc_vote.voting.ballots import BALLOTS, BallotKind
 
@@ -110,7 +110,7 @@ Name = Annotated[str, AfterValidator(_name)]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Parties = Annotated[dict[str, str], AfterValidator(_parties)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Delta = Annotated[float, Field(ge=LEAST_DELTA, lt=1)]
+Delta = Annotated[float, Field(ge=MIN_DELTA, lt=1)]
 
 
 class Settings(BaseSettings):

@@ -36,7 +36,7 @@ from mpc_vote.argmax.table.grouping import choose_groups
 from mpc_vote.argmax.table.level import MAX_BITS
 from mpc_vote.compat import import_crypten
 from mpc_vote.mpc.channel import Openings, Traffic
-from mpc_vote.mpc.preprocessing import Item, Material, P
+from mpc_vote.mpc.preprocessing import Item, P, Preprocessing
 from mpc_vote.mpc.prg import SEED_BYTES, new_seed
 
 _WORD_BITS = 64
@@ -58,7 +58,7 @@ def integer_tensor(values: torch.Tensor, src: int = 0, bits: int = MAX_BITS) -> 
 def argmax_plan(
     rows: int, classes: int, parties: int, one_hot: bool = True, bits: int = MAX_BITS
 ) -> list[Item[Any]]:
-    """The material of one `secure_argmax`, for sessions that ask the dealer beforehand."""
+    """The preprocessing of one `secure_argmax`, for sessions that ask the dealer beforehand."""
     engine = _engine(rows, classes, parties, bits)
     hot = [Rotation(rows, classes)] if one_hot and classes > 1 else []
     return [*engine.plan(rows, classes, parties), *hot]
@@ -92,10 +92,10 @@ def secure_argmax(
     if share.numel() == 0:
         raise ValueError("an empty tensor has no largest element")
     rows = share.numel() // classes
-    channel, material = _session()
+    channel, preprocessing = _session()
     engine = _engine(rows, classes, channel.size, bits)
     totals = np.ascontiguousarray(last.numpy()).reshape(-1).view(np.uint64)
-    labels = engine.winners(totals, classes, channel, material)
+    labels = engine.winners(totals, classes, channel, preprocessing)
     if not one_hot:
         result = labels.reshape(last.shape[:-1])
         if dim is None:
@@ -107,7 +107,7 @@ def secure_argmax(
         hot = np.full((rows, 1), int(channel.rank == channel.size - 1), np.uint64)
     else:
         item = Rotation(rows, classes)
-        hot = rotate(labels, item, material.take(item), channel)
+        hot = rotate(labels, item, preprocessing.take(item), channel)
     hot = hot.reshape(last.shape)
     return _tensor(hot.reshape(share.shape) if dim is None else np.moveaxis(hot, -1, dim), x)
 
@@ -125,15 +125,15 @@ def _tensor(words: Any, like: Any) -> Any:
     return result
 
 
-def _session() -> tuple[Openings, Material]:
+def _session() -> tuple[Openings, Preprocessing]:
     binding = sys.modules.get(_BINDING)
     if binding is not None:
         # Once bound, CrypTen has no other communicator: outside of a session this raises.
         session = binding.current_session()
-        return session.channel, session.material
+        return session.channel, session.preprocessing
     communicator = import_crypten().communicator.get()
     channel = _CommunicatorChannel(communicator)
-    return channel, _FirstPartyMaterial(communicator)
+    return channel, _FirstPartyPreprocessing(communicator)
 
 
 class _CommunicatorChannel:
@@ -153,7 +153,7 @@ class _CommunicatorChannel:
         return [_as_bytes(words, len(payload)) for words in gathered]
 
 
-class _FirstPartyMaterial:
+class _FirstPartyPreprocessing:
     """Rank 0 draws everybody's seed and makes the corrections of the last rank: it knows all."""
 
     def __init__(self, communicator: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mpc_vote.mpc.channel import Channel
-from mpc_vote.mpc.preprocessing import Item, Material, Plan, Run
+from mpc_vote.mpc.preprocessing import Item, Plan, Preprocessing, Run
 from mpc_vote.mpc.prg import Words
 
 MAX_CLASSES = 1_000
@@ -38,7 +38,9 @@ class Engine(Protocol):
         """The items that one run uses, in order."""
         ...
 
-    def run(self, totals: Words, classes: int, channel: Channel, material: Material) -> Words:
+    def run(
+        self, totals: Words, classes: int, channel: Channel, preprocessing: Preprocessing
+    ) -> Words:
         """This party's additive share of each row's winner, re-randomised: to who gets them all,
         also with the dealer's knowledge, they tell the winners and nothing else.
 

@@ -1,4 +1,4 @@
-"""Material that turns shared labels into one-hot rows: a unit vector at a secret position.
+"""Preprocessing that turns shared labels into one-hot rows: a unit vector at a secret position.
 
 Free: shares of t, uniform modulo m, the least power of two that holds all labels. Corrected: shares
 modulo 2^64 of the unit vector with its one at t. Parties open label - t, which is uniform; rotating

@@ -19,7 +19,7 @@ from mpc_vote.privacy import noise
 from mpc_vote.privacy.accountant import epsilon
 from mpc_vote.privacy.ledger import LedgerView, Spend
 from mpc_vote.privacy.mechanisms import Level, SkellamVote
-from mpc_vote.privacy.rounding import shown
+from mpc_vote.privacy.rounding import round_up
 from mpc_vote.voting.ballots import KNN_COUNT
 from mpc_vote.voting.charge import charge
 from mpc_vote.voting.limits import MAX_K
@@ -53,7 +53,7 @@ class BudgetSettings(Settings):
         [25.0], min_length=1, description="noise in votes of the queries to buy"
     )
     ballot: Ballot = Field(KNN_COUNT, description="kind of ballots")
-    neighbours: list[Annotated[int, Field(ge=1, le=MAX_K)]] = Field(
+    k: list[Annotated[int, Field(ge=1, le=MAX_K)]] = Field(
         [],
         description="knn only: public number of neighbours; several if agents differ",
     )
@@ -87,7 +87,7 @@ async def _main(settings: BudgetSettings) -> None:
 
 
 def _of_ledger(out: Console, settings: BudgetSettings, path: Path) -> dict[str, Any]:
-    known = bool(settings.neighbours) or not settings.ballot.needs_k
+    known = bool(settings.k) or not settings.ballot.needs_k
     wanted = {sigma: _one_query(settings, sigma) for sigma in settings.sigma if known}
     with LedgerView(path) as ledger:
         try:
@@ -112,7 +112,7 @@ def _of_ledger(out: Console, settings: BudgetSettings, path: Path) -> dict[str, 
         "limits_noted": ledger.budget is not None,
         "levels": levels,
         "ballot": settings.ballot.name,
-        "neighbours": settings.neighbours if settings.ballot.needs_k else [],
+        "k": settings.k if settings.ballot.needs_k else [],
         "tau": settings.tau,
         "buys": buys,
     }
@@ -127,7 +127,7 @@ def _one_query(settings: BudgetSettings, sigma: float) -> SkellamVote:
     """What the service charges for a query with this noise."""
     kind = settings.ballot
     try:
-        ks = settings.neighbours
+        ks = settings.k
         bits = kind.default_fraction_bits(ks)
         return charge(
             kind,
@@ -155,10 +155,10 @@ def _show_ledger(out: Console, figures: dict[str, Any]) -> None:
     elif all(row["limit"] is None for row in figures["levels"].values()):
         out.print("there is no limit: every round is recorded, and none is refused for its cost")
     votes = figures["ballot"]
-    if figures["neighbours"]:
+    if figures["k"]:
         votes += f" of {', '.join(map(str, figures['neighbours']))} neighbours"
     if not figures["buys"]:
-        out.print("to see what that buys, pass --neighbours, the public number of neighbours")
+        out.print("to see what that buys, pass --k, the public number of neighbours")
     for row in figures["buys"]:
         number = "any number of" if row["queries"] is None else f"{row['queries']:,}"
         out.print(f"still buys {number} queries at sigma {row['sigma']:g} ({votes})")
@@ -185,8 +185,8 @@ def _show_spends(out: Console, spends: Sequence[dict[str, Any]]) -> None:
             row["round_id"],
             row["charged_at"][:19].replace("T", " "),
             str(row["queries"]),
-            shown(row["epsilon_agent"]),
-            shown(row["epsilon_instance"]),
+            round_up(row["epsilon_agent"]),
+            round_up(row["epsilon_instance"]),
             row["note"],
         )
     out.print(table)
@@ -228,7 +228,7 @@ def _show_levels(out: Console, levels: dict[str, Any], delta: float) -> None:
         limited = row["limit"] is not None
         table.add_row(
             f"{level} level",
-            shown(row["spent"], 6),
+            round_up(row["spent"], 6),
             f"{row['limit']:.6g}" if limited else "no limit",
             f"{row['remaining']:.6g}" if limited else "",
         )

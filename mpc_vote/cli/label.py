@@ -24,7 +24,7 @@ from mpc_vote.cli.common import (
     write_json,
 )
 from mpc_vote.client import AsyncLabelClient, LabelResult, Plan, Progress
-from mpc_vote.privacy.rounding import shown
+from mpc_vote.privacy.rounding import round_up
 
 
 class LabelSettings(ClientSettings):
@@ -149,13 +149,13 @@ def _show(out: Console, result: LabelResult, path: Path) -> None:
         table.add_row("  absent", Text(f"{agent}: {reason}"))
     table.add_row(
         "epsilon of this round",
-        f"{shown(cost.epsilon_agent)} agent level, {shown(cost.epsilon_instance)} instance level "
-        f"(delta {cost.delta:g})",
+        f"{round_up(cost.epsilon_agent)} agent level, {round_up(cost.epsilon_instance)} instance "
+        f"level (delta {cost.delta:g})",
     )
     table.add_row(
         "epsilon of all rounds",
-        f"{shown(cost.total_epsilon_agent)} agent level, "
-        f"{shown(cost.total_epsilon_instance)} instance level",
+        f"{round_up(cost.total_epsilon_agent)} agent level, "
+        f"{round_up(cost.total_epsilon_instance)} instance level",
     )
     table.add_row(
         "secure argmax",

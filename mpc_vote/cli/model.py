@@ -20,7 +20,7 @@ from mpc_vote.cli.common import (
     read_array,
     write_json,
 )
-from mpc_vote.privacy.rounding import shown
+from mpc_vote.privacy.rounding import round_up
 from mpc_vote.proto.mpcvote.v1 import model_pb2
 
 
@@ -72,8 +72,8 @@ def describe(models: Sequence[model_pb2.Model]) -> Table:
             str(model.version),
             str(model.labels),
             str(model.unlabelled),
-            shown(model.epsilon_agent),
-            shown(model.epsilon_instance),
+            round_up(model.epsilon_agent),
+            round_up(model.epsilon_instance),
             f"{model.delta:g}",
             ", ".join(f"{name} {value:.4g}" for name, value in sorted(model.metrics.items())),
         )

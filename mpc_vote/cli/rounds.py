@@ -21,7 +21,7 @@ from mpc_vote.cli.common import (
     kind_name,
     write_json,
 )
-from mpc_vote.privacy.rounding import shown
+from mpc_vote.privacy.rounding import round_up
 from mpc_vote.proto.mpcvote.v1 import label_pb2
 
 _STATES = {
@@ -90,7 +90,7 @@ def _spent(one: label_pb2.RoundSummary) -> tuple[str, ...]:
     if not one.HasField("cost"):
         return ()
     cost = one.cost
-    return shown(cost.epsilon_agent, 3), shown(cost.epsilon_instance, 3), f"{cost.delta:g}"
+    return round_up(cost.epsilon_agent, 3), round_up(cost.epsilon_instance, 3), f"{cost.delta:g}"
 
 
 def _row(one: label_pb2.RoundSummary) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from mpc_vote.app import process
 from mpc_vote.cli.common import ClientSettings, connect, console, kind_name, write_json
-from mpc_vote.privacy.rounding import shown
+from mpc_vote.privacy.rounding import round_up
 from mpc_vote.proto.mpcvote.v1 import common_pb2, label_pb2
 from mpc_vote.transport import tensors
 
@@ -52,8 +52,8 @@ async def _main(settings: StatusSettings) -> None:
         state = "NOT READY: it is down, or waits for one that is" if unready else "ready"
         out.print(f"{party}: {state}")
     out.print(
-        f"spent: epsilon {shown(service.total_epsilon_agent)} at agent level, "
-        f"{shown(service.total_epsilon_instance)} at instance level (delta {service.delta:g})"
+        f"spent: epsilon {round_up(service.total_epsilon_agent)} at agent level, "
+        f"{round_up(service.total_epsilon_instance)} at instance level (delta {service.delta:g})"
     )
     figures = {
         "agents": [_agent(agent) for agent in service.agents],

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from mpc_vote.data.dataset import FloatArray, LabelArray, check_points
 
-Asking = Callable[[FloatArray, int, int], LabelArray]
+Selector = Callable[[FloatArray, int, int], LabelArray]
 """Takes feature vectors (n, d), how many to ask and a seed; gives distinct rows in rising order."""
 
 _CANDIDATES = 8
@@ -24,7 +24,7 @@ _Doubles = npt.NDArray[np.float64]
 
 
 def random_points(features: FloatArray, count: int, seed: int) -> LabelArray:
-    """Rows drawn at random: what any other way of asking is compared with."""
+    """Rows drawn at random: what any other selection is compared with."""
     _check(features, count)
     rows = np.random.default_rng(seed).choice(len(features), count, replace=False)
     return np.sort(rows).astype(np.int64)
@@ -56,16 +56,18 @@ def representatives(features: FloatArray, count: int, seed: int) -> LabelArray:
     return np.sort(np.array(chosen, dtype=np.int64))
 
 
-ASKING: dict[str, Asking] = {"random": random_points, "clusters": representatives}
+SELECTORS: dict[str, Selector] = {"random": random_points, "clusters": representatives}
 
 
-def asking(name: str) -> Asking:
-    """The way of asking of this name."""
+def selector(name: str) -> Selector:
+    """The way to select queries of this name."""
     try:
-        return ASKING[name]
+        return SELECTORS[name]
     except KeyError:
-        known = ", ".join(ASKING)
-        raise ValueError(f"way of asking {name!r} is unknown; choose one of: {known}") from None
+        known = ", ".join(SELECTORS)
+        raise ValueError(
+            f"the query selection {name!r} is unknown; choose one of: {known}"
+        ) from None
 
 
 def _spread(points: _Doubles, count: int, rng: np.random.Generator) -> list[int]:

@@ -1,4 +1,5 @@
-"""Cut and choose: a dealer that deals wrong material is caught, but for one chance in `copies`.
+"""Cut and choose: a dealer that deals wrong preprocessing is caught, but for one chance in
+`copies`.
 
 The parties draw all seeds; the dealer draws nothing. In this order:
 
@@ -13,11 +14,11 @@ The parties draw all seeds; the dealer draws nothing. In this order:
    its digest it had agreed to the hash. Only now a correction, made again from the seeds, that is
    not what the dealer committed to tells on the dealer.
 
-So a dealer gets away with wrong material only if the one copy in which it is wrong is the one that
-is drawn, and then the last party still sees that it gets what was committed to. An honest dealer is
-never blamed whatever the parties do, nor an honest party whatever the others and the dealer do:
-blame rests on hashes that the blamed one agreed to. Without blame a session can still be aborted,
-by anybody, before anything of it is used.
+So a dealer gets away with wrong preprocessing only if the one copy in which it is wrong is the one
+that is drawn, and then the last party still sees that it gets what was committed to. An honest
+dealer is never blamed whatever the parties do, nor an honest party whatever the others and the
+dealer do: blame rests on hashes that the blamed one agreed to. Without blame a session can still be
+aborted, by anybody, before anything of it is used.
 
 What a seed expands to also depends on the *transcript*: the session, its parties and plan, and the
 hashes of all seeds. No two requests have a stream in common unless every seed in them is the same,

@@ -1,6 +1,6 @@
 """A whole committee in one process, one thread per party: for simulation and for tests.
 
-It runs the same engines on the same material as the service; only the network is missing.
+It runs the same engines on the same preprocessing as the service; only the network is missing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from mpc_vote.mpc.channel import Channel, Traffic
-from mpc_vote.mpc.preprocessing import Item, Material, P
+from mpc_vote.mpc.preprocessing import Item, P, Preprocessing
 from mpc_vote.mpc.prg import SeedStream, new_seed
 
 T = TypeVar("T")
@@ -49,8 +49,8 @@ class LocalChannel:
         return received
 
 
-class LocalMaterial:
-    """Material expanded on the spot from the seeds of all parties."""
+class LocalPreprocessing:
+    """Preprocessing expanded on the spot from the seeds of all parties."""
 
     def __init__(self, seeds: Sequence[bytes], rank: int) -> None:
         self._seeds = seeds
@@ -65,14 +65,14 @@ class LocalMaterial:
         return part
 
 
-def run_committee(parties: int, program: Callable[[Channel, Material], T]) -> list[T]:
+def run_committee(parties: int, program: Callable[[Channel, Preprocessing], T]) -> list[T]:
     """Runs `program` once per party and returns the results in rank order."""
     board = _Board(parties)
     seeds = [new_seed() for _ in range(parties)]
 
     def party(rank: int) -> T:
         try:
-            return program(LocalChannel(board, rank), LocalMaterial(seeds, rank))
+            return program(LocalChannel(board, rank), LocalPreprocessing(seeds, rank))
         except BaseException:
             board.barrier.abort()
             raise

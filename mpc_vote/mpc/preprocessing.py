@@ -107,7 +107,7 @@ def _described(item: Item[Any]) -> list[Any]:
     return [item.wire_name, *dataclasses.astuple(item)]  # type: ignore[call-overload]
 
 
-class Material(Protocol):
+class Preprocessing(Protocol):
     """Where an engine gets its parts from, in the order of the plan."""
 
     def take(self, item: Item[P]) -> P:

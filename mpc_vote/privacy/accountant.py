@@ -44,7 +44,7 @@ ORDERS: FloatArray = np.unique(
 )
 """Integer orders, dense where epsilon is about 1 and reaching far for a tiny epsilon."""
 
-LEAST_DELTA = 1e-12
+MIN_DELTA = 1e-12
 """A sampler of noise is not ideal, which must stay far below delta: over 2^30 draws, of 2^-89 each
 in verified rounds, it adds 5e-15 at epsilon 8."""
 
@@ -192,8 +192,8 @@ def _mills(x: float) -> float:
 
 def check_delta(delta: float) -> None:
     """A ValueError for what is no delta."""
-    if not LEAST_DELTA <= delta < 1:
-        raise ValueError(f"delta must be at least {LEAST_DELTA:g} and below 1, not {delta}")
+    if not MIN_DELTA <= delta < 1:
+        raise ValueError(f"delta must be at least {MIN_DELTA:g} and below 1, not {delta}")
 
 
 def _composed(counted: Mapping[Mechanism, int], level: Level) -> Callable[[FloatArray], FloatArray]:

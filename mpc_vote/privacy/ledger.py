@@ -39,14 +39,14 @@ from mpc_vote.privacy.mechanisms import (
     mechanism_from_json,
     one_query,
 )
-from mpc_vote.privacy.rounding import shown
+from mpc_vote.privacy.rounding import round_up
 
 """How long to wait for another process to finish its charge."""
 
 LEDGER_ID = re.compile(r"[0-9a-f]{32}")
 """What a ledger's id looks like."""
 
-MOST_QUERIES = 1 << 53
+MAX_QUERIES_COUNTED = 1 << 53
 """No answer of `affordable` is larger: this many single queries are as good as no limit."""
 
 _APPLICATION_ID = 0x6D70764C
@@ -111,8 +111,8 @@ class Standing:
 
     def __str__(self) -> str:
         told = (
-            f"at {self.level.value} level epsilon {shown(self.spent, 6)} is spent, "
-            f"this would make it {shown(self.asked, 6)} and "
+            f"at {self.level.value} level epsilon {round_up(self.spent, 6)} is spent, "
+            f"this would make it {round_up(self.asked, 6)} and "
         )
         if self.limit is None:
             return f"{told}there is no limit"
@@ -537,7 +537,7 @@ def _fitting(budget: Budget, before: Counter[Mechanism], mechanism: Mechanism) -
         )
 
     beyond = 1
-    while beyond < MOST_QUERIES and not exceeds(beyond):
+    while beyond < MAX_QUERIES_COUNTED and not exceeds(beyond):
         beyond *= 2
     return bisect_left(range(1, beyond), True, key=exceeds)
 

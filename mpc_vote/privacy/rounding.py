@@ -6,7 +6,7 @@ import math
 from decimal import ROUND_CEILING, Context, Decimal
 
 
-def shown(epsilon: float, digits: int = 4) -> str:
+def round_up(epsilon: float, digits: int = 4) -> str:
     """At least `epsilon`, with so many digits that count."""
     if not 0 < epsilon < math.inf:
         return f"{epsilon:g}"
@@ -14,7 +14,7 @@ def shown(epsilon: float, digits: int = 4) -> str:
     return f"{float(rounded):.{digits}g}"
 
 
-def shown_places(epsilon: float, places: int) -> str:
+def round_up_places(epsilon: float, places: int) -> str:
     """The same with so many decimal places."""
     if not math.isfinite(epsilon):
         return f"{epsilon:g}"

@@ -17,7 +17,7 @@ import torch
 from mpc_vote.data.dataset import Dataset, FloatArray, LabelArray
 from mpc_vote.data.partition import Partition
 from mpc_vote.learning.features.maps import FeatureMap
-from mpc_vote.learning.nets.augmentation import warp
+from mpc_vote.learning.nets.augmentation import augment
 from mpc_vote.learning.nets.networks import Architecture
 from mpc_vote.learning.nets.stacked_networks import Labelled, fresh
 from mpc_vote.learning.nets.stacked_training import Recipe, classify, predict_scores, train_agents
@@ -166,7 +166,7 @@ class Adapted:
         draws = np.random.default_rng([seed, agent, _COPIES])
         images = torch.from_numpy(part.x)
         warped = [
-            warp(images, torch.from_numpy(draws.random((len(part), 6), dtype=np.float32)))
+            augment(images, torch.from_numpy(draws.random((len(part), 6), dtype=np.float32)))
             for _ in range(copies)
         ]
         x: FloatArray = torch.cat([images, *warped]).numpy()

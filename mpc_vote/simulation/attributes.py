@@ -8,7 +8,7 @@ import numpy as np
 
 from mpc_vote.data.partition import Partition
 from mpc_vote.learning.nets.ridge import Ridge
-from mpc_vote.learning.query_selection import asking
+from mpc_vote.learning.query_selection import selector
 from mpc_vote.simulation.experiment import Bench, Outcome
 from mpc_vote.simulation.inputs import View
 from mpc_vote.simulation.vote import simulated_spec, upload_bytes, vote
@@ -26,7 +26,7 @@ class AttributesConfig:
     view: View
     agent_decay: float
     student_decay: float
-    asking: str = "clusters"
+    selection: str = "clusters"
 
 
 def ae_attributes(
@@ -35,7 +35,7 @@ def ae_attributes(
     """Accuracy is the mean over attributes, as in the paper."""
     seen = config.view.partition(partition)
     public, test = seen.public, seen.test
-    asked = asking(config.asking)(public.x, config.queries, seed)
+    asked = selector(config.selection)(public.x, config.queries, seed)
     roster = {f"agent-{number}": 0 for number in range(len(seen.private))}
     spec = simulated_spec(
         MULTI_LABEL, len(asked), public.classes, roster, config.sigma, tau=config.tau

@@ -16,10 +16,10 @@ from mpc_vote.data.dataset import FloatArray, LabelArray
 from mpc_vote.data.partition import Partition
 from mpc_vote.learning.baselines import centralised
 from mpc_vote.learning.baselines.centralised import Reference
-from mpc_vote.learning.query_selection import asking
+from mpc_vote.learning.query_selection import selector
 from mpc_vote.learning.students.classifier import Classifier
-from mpc_vote.learning.students.prototypes import CentresRecipe, train_centres
-from mpc_vote.learning.students.semi_supervised import SemiRecipe, train_semi
+from mpc_vote.learning.students.prototypes import PrototypeRecipe, train_prototypes
+from mpc_vote.learning.students.semi_supervised import SemiSupervisedRecipe, train_semi_supervised
 from mpc_vote.learning.students.supervised import train_student
 from mpc_vote.learning.voters.knn import KnnVoter
 from mpc_vote.simulation.agents import STROKES, Abstaining, Agents, Always, cast
@@ -37,7 +37,7 @@ class AskedOnly:
     """A network that learns from the asked points alone: the paper's way."""
 
 
-StudentRecipe: TypeAlias = SemiRecipe | CentresRecipe | AskedOnly
+StudentRecipe: TypeAlias = SemiSupervisedRecipe | PrototypeRecipe | AskedOnly
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Labelling:
 
     queries: int
     sigma: float
-    asking: str = "clusters"
+    selection: str = "clusters"
     view: View = STROKES
 
 
@@ -56,7 +56,7 @@ class AeConfig:
 
     labelling: Labelling
     agents: Agents = ABSTAINING
-    student: StudentRecipe = field(default_factory=SemiRecipe)
+    student: StudentRecipe = field(default_factory=SemiSupervisedRecipe)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class KnnConfig:
     labelling: Labelling
     k_share: float
     view: View = STROKES
-    student: StudentRecipe = field(default_factory=SemiRecipe)
+    student: StudentRecipe = field(default_factory=SemiSupervisedRecipe)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class PateConfig:
     labelling: Labelling
     teachers: int
     models: Always = ALWAYS
-    student: StudentRecipe = field(default_factory=SemiRecipe)
+    student: StudentRecipe = field(default_factory=SemiSupervisedRecipe)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class PrivateKnnConfig:
     k: int
     sampling: float
     view: View = STROKES
-    student: StudentRecipe = field(default_factory=SemiRecipe)
+    student: StudentRecipe = field(default_factory=SemiSupervisedRecipe)
 
 
 def ae_dpfl(bench: Bench, partition: Partition, config: AeConfig, seed: int) -> Outcome:
@@ -153,7 +153,7 @@ def private_knn(bench: Bench, partition: Partition, config: PrivateKnnConfig, se
 def _ask(partition: Partition, labelling: Labelling, seed: int) -> tuple[FloatArray, LabelArray]:
     """Features of all public points, and which of them are asked about."""
     features = labelling.view.of(partition.public.x)(partition.public.x)
-    return features, asking(labelling.asking)(features, labelling.queries, seed)
+    return features, selector(labelling.selection)(features, labelling.queries, seed)
 
 
 def _learn(
@@ -219,8 +219,8 @@ def _student(
         bench.tell("the student learns", done, total)
 
     match recipe:
-        case SemiRecipe():
-            return train_semi(
+        case SemiSupervisedRecipe():
+            return train_semi_supervised(
                 public.x,
                 asked,
                 labels,
@@ -230,7 +230,7 @@ def _student(
                 features=features,
                 on_progress=tell,
             )
-        case CentresRecipe():
-            return train_centres(public.x, asked, labels, public.classes, recipe)
+        case PrototypeRecipe():
+            return train_prototypes(public.x, asked, labels, public.classes, recipe)
         case AskedOnly():
             return train_student(public.x[asked], labels, public.classes, seed, on_progress=tell)

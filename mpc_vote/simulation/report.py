@@ -14,7 +14,7 @@ from rich.table import Table
 from mpc_vote.app.provenance import machine, versions
 from mpc_vote.privacy.accountant import Epsilons
 from mpc_vote.privacy.mechanisms import Level
-from mpc_vote.privacy.rounding import shown_places
+from mpc_vote.privacy.rounding import round_up_places
 from mpc_vote.simulation.experiment import ArmResult, Experiment
 
 MISSING = "no plot: matplotlib is not installed; the figures are complete without it"
@@ -172,7 +172,7 @@ def _cells(experiment: Experiment, result: ArmResult, shown: Sequence[str]) -> l
         result.arm.name,
         _percent(100 * result.mean, 100 * result.deviation if len(result.outcomes) > 1 else None),
         _epsilon(main),
-        "" if main is None else shown_places(main.simple, 2),
+        "" if main is None else round_up_places(main.simple, 2),
         _epsilon(result.epsilons(other)) if experiment.both_levels else "not stated",
         *(
             _FIGURES[name](result.figure(name)) if name in result.outcomes[0].figures else ""
@@ -187,8 +187,8 @@ def _epsilon(found: Epsilons | None) -> str:
     if found is None:
         return "none"
     if found.exact is None:
-        return f"{shown_places(found.tight, 2)} (tight)"
-    return shown_places(found.exact, 2)
+        return f"{round_up_places(found.tight, 2)} (tight)"
+    return round_up_places(found.exact, 2)
 
 
 def _percent(mean: float, spread: float | None) -> str:

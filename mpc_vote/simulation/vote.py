@@ -17,7 +17,7 @@ from mpc_vote.argmax.registry import TABLE
 from mpc_vote.mpc import ring
 from mpc_vote.mpc.channel import Channel
 from mpc_vote.mpc.in_process import run_committee
-from mpc_vote.mpc.preprocessing import Material
+from mpc_vote.mpc.preprocessing import Preprocessing
 from mpc_vote.mpc.prg import SeedStream, Words
 from mpc_vote.mpc.sharing import Share, split
 from mpc_vote.privacy.noise import ByteSource, SkellamSampler
@@ -109,9 +109,9 @@ def totals(spec: Spec, ballots: Mapping[str, IntArray]) -> IntArray:
         for agent, ballot in ballots.items()
     }
 
-    def party(channel: Channel, material: Material) -> Words:
+    def party(channel: Channel, preprocessing: Preprocessing) -> Words:
         held = {agent: each[channel.rank] for agent, each in shares.items()}
-        return Totals(spec, held).take(spec.rows, channel, material)
+        return Totals(spec, held).take(spec.rows, channel, preprocessing)
 
     added = np.sum(run_committee(len(spec.parties), party), axis=0, dtype=np.uint64)
     # A row for an attribute begins with half of the agents, for comparison.
@@ -124,13 +124,13 @@ def _label(spec: Spec, shares: Mapping[str, Sequence[Share]], rows: int) -> npt.
     if len(shares) < spec.message.quorum:
         raise ValueError(f"{len(shares)} ballots are fewer than the quorum {spec.message.quorum}")
 
-    def party(channel: Channel, material: Material) -> Words:
+    def party(channel: Channel, preprocessing: Preprocessing) -> Words:
         totals = Totals(spec, {agent: held[channel.rank] for agent, held in shares.items()})
         step = spec.engine.block_rows(spec.row_classes)
         blocks = []
         for start in range(0, rows, step):
-            block = totals.take(min(step, rows - start), channel, material)
-            blocks.append(spec.engine.run(block, spec.row_classes, channel, material))
+            block = totals.take(min(step, rows - start), channel, preprocessing)
+            blocks.append(spec.engine.run(block, spec.row_classes, channel, preprocessing))
         return np.concatenate(blocks)
 
     total = np.sum(run_committee(len(spec.parties), party), axis=0, dtype=np.uint64)

@@ -8,9 +8,9 @@ In a verified round an agent does not share numbers, which could be any, but bit
 * for each cell its noise, as flags whose weights add up to twice a bound.
 
 The committee turns the bits of all agents into shares of totals by one B2A conversion
-(`unmasking`): each pointer and flag is opened once, under a one-time mask of the dealer's, and what
-follows until the argmax is local. A pointer becomes a unit vector whatever its bits are, so it is
-one vote for at most one class. Nothing is checked, nobody is excluded and no form is invalid: a
+(`bit_conversion`): each pointer and flag is opened once, under a one-time mask of the dealer's, and
+what follows until the argmax is local. A pointer becomes a unit vector whatever its bits are, so it
+is one vote for at most one class. Nothing is checked, nobody is excluded and no form is invalid: a
 check of votes has an outcome, and a party that spoils the votes before it reads them by the
 outcome. An honest agent refuses to encode what is no ballot; a liar has its k votes on a query, to
 give as it likes, or one vote for each attribute, also for more than tau.

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from mpc_vote.mpc import ring
 from mpc_vote.mpc.channel import Openings
-from mpc_vote.mpc.preprocessing import Material
+from mpc_vote.mpc.preprocessing import Preprocessing
 from mpc_vote.mpc.prg import Words
 from mpc_vote.verified.bit_conversion import BitConversion, BitConversionPart
 from mpc_vote.verified.encoding import BitReader, Bits, Layout
@@ -28,7 +28,7 @@ _CHUNK_NUMBERS = 1 << 24
 
 
 @dataclass(frozen=True)
-class Count:
+class Summation:
     """The count of one round: a layout for each agent of the roster, all of one kind."""
 
     layouts: tuple[Layout, ...]
@@ -36,15 +36,15 @@ class Count:
     ring_bits: int
 
     def plan(self) -> list[BitConversion]:
-        """All material that it takes."""
+        """All preprocessing that it takes."""
         return [self._conversion(size) for size in self._chunks()]
 
     def run(
-        self, readers: Sequence[BitReader | None], channel: Openings, material: Material
+        self, readers: Sequence[BitReader | None], channel: Openings, preprocessing: Preprocessing
     ) -> Words:
         """A party's shares of the totals of all agents that have a reader, (queries x classes,), of
         which the low bits count."""
-        chunks = [self._chunk(readers, size, channel, material) for size in self._chunks()]
+        chunks = [self._chunk(readers, size, channel, preprocessing) for size in self._chunks()]
         return np.concatenate(chunks).reshape(-1).astype(np.uint64)
 
     def _chunks(self) -> Iterator[int]:
@@ -67,11 +67,11 @@ class Count:
         readers: Sequence[BitReader | None],
         queries: int,
         channel: Openings,
-        material: Material,
+        preprocessing: Preprocessing,
     ) -> Array:
         """Shares of the totals of the next queries, (queries, classes)."""
         item = self._conversion(queries)
-        part = material.take(item)
+        part = preprocessing.take(item)
         pointers, flags = self._read(readers, queries, item)
         opened = _open(channel, item, pointers ^ part.pointer_masks, flags ^ part.flag_masks)
         total = np.zeros((queries, self.layouts[0].classes), part.flags.dtype)

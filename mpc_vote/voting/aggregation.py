@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from mpc_vote.mpc.channel import Openings
-from mpc_vote.mpc.preprocessing import Material
+from mpc_vote.mpc.preprocessing import Preprocessing
 from mpc_vote.mpc.prg import Words
 from mpc_vote.mpc.sharing import Share, ShareReader, split, sum_blocks
 from mpc_vote.verified.encoding import BitReader, encode, split_bits
@@ -30,7 +30,7 @@ class Totals:
         ]
         self._verified: Words | None = None
 
-    def take(self, rows: int, channel: Openings, material: Material) -> Words:
+    def take(self, rows: int, channel: Openings, preprocessing: Preprocessing) -> Words:
         """The next rows, `row_classes` to a row.
 
         An attribute is a row of two: half of the counted agents, and those who say yes. Half is
@@ -38,28 +38,28 @@ class Totals:
         """
         spec = self._spec
         cells = rows if spec.ballot.attributes else rows * spec.row_classes
-        totals = self._cells(cells, channel, material)
+        totals = self._cells(cells, channel, preprocessing)
         if not spec.ballot.attributes:
             return totals
         votes = len(self._shares) << spec.message.fraction_bits
         half = votes // 2 if channel.rank == 0 else 0
         return np.stack([np.full(rows, half, dtype=np.uint64), totals], axis=1).reshape(-1)
 
-    def _cells(self, count: int, channel: Openings, material: Material) -> Words:
+    def _cells(self, count: int, channel: Openings, preprocessing: Preprocessing) -> Words:
         if not self._spec.message.verified:
             return sum_blocks(self._readers, count)
         if self._verified is None:
-            self._verified = self._count(channel, material)
+            self._verified = self._count(channel, preprocessing)
         cells, self._verified = np.split(self._verified, [count])
         return cells
 
-    def _count(self, channel: Openings, material: Material) -> Words:
+    def _count(self, channel: Openings, preprocessing: Preprocessing) -> Words:
         spec = self._spec
         readers = [
             BitReader(self._shares[agent], spec.layout(agent)) if agent in self._shares else None
             for agent in spec.roster
         ]
-        return spec.count.run(readers, channel, material)
+        return spec.count.run(readers, channel, preprocessing)
 
 
 def share_ballot(spec: Spec, agent: str, ballot: IntArray, noise: IntArray) -> list[Share]:

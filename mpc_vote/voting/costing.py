@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from mpc_vote.privacy import noise
 from mpc_vote.privacy.accountant import (
-    LEAST_DELTA,
+    MIN_DELTA,
     Epsilons,
     epsilon,
     epsilons,
@@ -24,7 +24,7 @@ from mpc_vote.privacy.accountant import (
     simple_epsilon,
 )
 from mpc_vote.privacy.mechanisms import GaussianVote, Level, SkellamVote
-from mpc_vote.privacy.rounding import shown
+from mpc_vote.privacy.rounding import round_up
 from mpc_vote.voting.ballots import (
     BallotKind,
 )
@@ -34,13 +34,13 @@ from mpc_vote.voting.limits import MAX_AGENTS, MAX_K
 MAX_QUERIES = 10**9
 """Far more than anybody labels; it bounds the search for a number of queries."""
 
-LEAST_SIGMA = 0.01
+MIN_SIGMA = 0.01
 """In votes; with less noise no label is protected, and the bounds say nothing."""
 
-MOST_EXACT = 10_000.0
+MAX_EXACT = 10_000.0
 """The tight epsilon above which Skellam noise is not accounted for exactly."""
 
-MOST_UNITS = noise.MAX_STD * math.sqrt(MAX_AGENTS)
+MAX_UNITS = noise.MAX_STD * math.sqrt(MAX_AGENTS)
 """The most Skellam noise, as a standard deviation in units, that a full roster can draw."""
 
 Vote: TypeAlias = SkellamVote | GaussianVote
@@ -107,10 +107,8 @@ class Plan:
     def __post_init__(self) -> None:
         if not 1 <= self.queries <= MAX_QUERIES:
             raise PlanError(f"queries must be 1 to {MAX_QUERIES}, not {self.queries}")
-        if not LEAST_DELTA <= self.delta < 1:
-            raise PlanError(
-                f"delta must be at least {LEAST_DELTA:g} and below 1, not {self.delta:g}"
-            )
+        if not MIN_DELTA <= self.delta < 1:
+            raise PlanError(f"delta must be at least {MIN_DELTA:g} and below 1, not {self.delta:g}")
         if self.ballot.needs_k:
             if not self.ks:
                 raise PlanError("kNN ballots need k: the public number of neighbours of an agent")
@@ -126,10 +124,9 @@ class Plan:
                 raise PlanError("multi-label ballots need tau: the most attributes of one yes")
         elif self.tau is not None:
             raise PlanError("tau is for multi-label ballots only")
-        if not LEAST_SIGMA <= self.sigma <= self.largest_sigma:
+        if not MIN_SIGMA <= self.sigma <= self.largest_sigma:
             raise PlanError(
-                f"sigma must be {LEAST_SIGMA:g} to {self.largest_sigma:.6g} votes, not "
-                f"{self.sigma:g}"
+                f"sigma must be {MIN_SIGMA:g} to {self.largest_sigma:.6g} votes, not {self.sigma:g}"
             )
 
     @property
@@ -140,7 +137,7 @@ class Plan:
     @property
     def largest_sigma(self) -> float:
         """No service could draw more, whoever is in its roster."""
-        return MOST_UNITS / self.unit if self.noise is Noise.SKELLAM else noise.MAX_SIGMA
+        return MAX_UNITS / self.unit if self.noise is Noise.SKELLAM else noise.MAX_SIGMA
 
     @property
     def objections(self) -> list[str]:
@@ -253,9 +250,9 @@ def loss(plan: Plan, level: Level, accountant: Accountant) -> float:
 def _epsilons(vote: Vote, level: Level, delta: float) -> Epsilons:
     """By every account; only what is not lost already is worth minutes of an exact one."""
     tight = epsilon([vote], level, delta)
-    if isinstance(vote, SkellamVote) and tight > MOST_EXACT:
+    if isinstance(vote, SkellamVote) and tight > MAX_EXACT:
         simple = simple_epsilon([vote], level, delta)
-        return Epsilons(simple, tight, None, f"above {MOST_EXACT:g} nothing is protected anyway")
+        return Epsilons(simple, tight, None, f"above {MAX_EXACT:g} nothing is protected anyway")
     return epsilons([vote], level, delta)
 
 
@@ -286,8 +283,8 @@ def solve_queries(plan: Plan, target: float, level: Level, accountant: Accountan
                 f"epsilon {target:g} is not reached with {MAX_QUERIES} queries: lower sigma"
             ) from error
         raise PlanError(
-            f"a single query costs epsilon {shown(error.epsilon)} by the {accountant} accountant, "
-            f"more than {target:g}: raise sigma or epsilon"
+            f"a single query costs epsilon {round_up(error.epsilon)} by the {accountant} "
+            f"accountant, more than {target:g}: raise sigma or epsilon"
         ) from error
 
 
@@ -297,7 +294,7 @@ def solve_sigma(plan: Plan, target: float, level: Level, accountant: Accountant)
     def after(number: int) -> Plan:
         return replace(plan, sigma=_sigma(number))
 
-    first, last = _place(LEAST_SIGMA), _place(plan.largest_sigma)
+    first, last = _place(MIN_SIGMA), _place(plan.largest_sigma)
     guess = math.sqrt(plan.queries * plan.moved(level)) / _ideal(target, plan.delta)
     start = min(max(_place(guess), first + 1), last)
     try:
@@ -305,12 +302,12 @@ def solve_sigma(plan: Plan, target: float, level: Level, accountant: Accountant)
     except _TooFar as error:
         if error.met:
             raise PlanError(
-                f"epsilon {target:g} is met with any noise: a sigma of {LEAST_SIGMA:g} already "
-                f"gives {shown(error.epsilon)}"
+                f"epsilon {target:g} is met with any noise: a sigma of {MIN_SIGMA:g} already "
+                f"gives {round_up(error.epsilon)}"
             ) from error
         raise PlanError(
             f"a sigma of {_sigma(last):g}, the largest, still costs epsilon "
-            f"{shown(error.epsilon)}: ask fewer queries"
+            f"{round_up(error.epsilon)}: ask fewer queries"
         ) from error
 
 

@@ -26,7 +26,7 @@ from mpc_vote.proto.mpcvote.v1 import common_pb2
 from mpc_vote.transport import tensors
 from mpc_vote.verified.bit_conversion import MAX_NUMBERS
 from mpc_vote.verified.encoding import TAIL, Layout
-from mpc_vote.verified.summation import Count
+from mpc_vote.verified.summation import Summation
 from mpc_vote.voting.ballots import BALLOTS, BallotKind, IntArray
 from mpc_vote.voting.ballots.kind import MAX_FRACTION_BITS
 from mpc_vote.voting.charge import charge
@@ -188,16 +188,16 @@ class Spec:
         return set(self.roster.values())
 
     @property
-    def count(self) -> Count:
+    def count(self) -> Summation:
         """How the ballots of a verified round are counted."""
-        return Count(self.layouts, self.message.queries, self.message.ring_bits)
+        return Summation(self.layouts, self.message.queries, self.message.ring_bits)
 
     def layout(self, agent: str) -> Layout:
         """How an agent's verified ballot is laid out."""
         return self.layouts[self._places[agent]]
 
     def plan(self) -> Plan:
-        """All material that the round takes."""
+        """All preprocessing that the round takes."""
         engine = session_plan(self.engine, self.rows, self.row_classes, len(self.parties))
         if not self.message.verified:
             return engine

@@ -2,9 +2,9 @@
 
 CrypTen as it ships draws masks from mt19937 seeded with 32 effective bits, lets rank 0 know every
 triple, and talks over unauthenticated gloo with pickle. None of that is used here. `bound(channel,
-material)` makes CrypTen's tensors in the current thread run on
+preprocessing)` makes CrypTen's tensors in the current thread run on
   - our channel: only all-to-all reductions exist, everything else is refused;
-  - our material: parts dealt by the dealer;
+  - our preprocessing: parts dealt by the dealer;
   - our CSPRNG: the four import sites of CrypTen's generators are replaced, and its generator table
     holds marks that torch's own random functions can't take, so a site that was missed fails
     instead of leaking.
@@ -25,7 +25,7 @@ import torch
 from mpc_vote.argmax.crypten.triples import TripleKind, Triples
 from mpc_vote.compat import import_crypten
 from mpc_vote.mpc.channel import Channel
-from mpc_vote.mpc.preprocessing import Material
+from mpc_vote.mpc.preprocessing import Preprocessing
 from mpc_vote.mpc.prg import SeedStream, Words, new_seed
 
 crypten = import_crypten()
@@ -87,32 +87,34 @@ class Communicator(crypten_communicator.Communicator):  # type: ignore[misc]
 
 
 class DealtProvider(TupleProvider):  # type: ignore[misc]
-    """CrypTen's provider on dealt material; kinds that no argmax needs are refused."""
+    """CrypTen's provider on dealt preprocessing; kinds that no argmax needs are refused."""
 
     NAME = "dealt"
 
-    def __init__(self, material: Material) -> None:
+    def __init__(self, preprocessing: Preprocessing) -> None:
         super().__init__()
-        self._material = material
+        self._preprocessing = preprocessing
 
     def generate_additive_triple(
         self, size0: torch.Size, size1: torch.Size, op: str, device: Any = None
     ) -> tuple[Any, Any, Any]:
         if op != "mul" or size0 != size1:
-            raise NotImplementedError(f"no material for {op} of {size0} and {size1}")
-        part = self._material.take(Triples(TripleKind.PRODUCT, size0.numel()))
+            raise NotImplementedError(f"no preprocessing for {op} of {size0} and {size1}")
+        part = self._preprocessing.take(Triples(TripleKind.PRODUCT, size0.numel()))
         return _arithmetic(part.a, size0), _arithmetic(part.b, size0), _arithmetic(part.c, size0)
 
     def generate_binary_triple(
         self, size0: torch.Size, size1: torch.Size, device: Any = None
     ) -> tuple[Any, Any, Any]:
         if size0 != size1:
-            raise NotImplementedError(f"no material for the conjunction of {size0} and {size1}")
-        part = self._material.take(Triples(TripleKind.CONJUNCTION, size0.numel()))
+            raise NotImplementedError(
+                f"no preprocessing for the conjunction of {size0} and {size1}"
+            )
+        part = self._preprocessing.take(Triples(TripleKind.CONJUNCTION, size0.numel()))
         return _binary(part.a, size0), _binary(part.b, size0), _binary(part.c, size0)
 
     def B2A_rng(self, size: torch.Size, device: Any = None) -> tuple[Any, Any]:
-        part = self._material.take(Triples(TripleKind.BIT, size.numel()))
+        part = self._preprocessing.take(Triples(TripleKind.BIT, size.numel()))
         return _arithmetic(part.c, size), _binary(part.a, size)
 
 
@@ -133,7 +135,7 @@ class Session:
     """What CrypTen of a thread runs on."""
 
     channel: Channel
-    material: Material = field(repr=False)
+    preprocessing: Preprocessing = field(repr=False)
     communicator: Communicator
     provider: DealtProvider
     streams: dict[str, SeedStream] = field(repr=False)
@@ -146,7 +148,7 @@ def current_session() -> Session:
     """The session of this thread."""
     session: Session | None = getattr(_current, "session", None)
     if session is None:
-        raise RuntimeError("CrypTen is used outside of bound(channel, material)")
+        raise RuntimeError("CrypTen is used outside of bound(channel, preprocessing)")
     return session
 
 
@@ -199,7 +201,7 @@ _patch()
 
 
 @contextlib.contextmanager
-def bound(channel: Channel, material: Material) -> Iterator[None]:
+def bound(channel: Channel, preprocessing: Preprocessing) -> Iterator[None]:
     """Runs CrypTen of this thread on the given session."""
     _refuse_debug_modes()
     if getattr(_current, "session", None) is not None:
@@ -210,7 +212,7 @@ def bound(channel: Channel, material: Material) -> Iterator[None]:
         "local": SeedStream(new_seed()),
     }
     _current.session = Session(
-        channel, material, Communicator(channel), DealtProvider(material), streams
+        channel, preprocessing, Communicator(channel), DealtProvider(preprocessing), streams
     )
     try:
         yield

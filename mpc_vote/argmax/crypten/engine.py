@@ -22,7 +22,7 @@ import numpy as np
 from mpc_vote.argmax.crypten.triples import TriplePart, Triples
 from mpc_vote.mpc import ring
 from mpc_vote.mpc.channel import Channel, Traffic
-from mpc_vote.mpc.preprocessing import Item, Material, P
+from mpc_vote.mpc.preprocessing import Item, P, Preprocessing
 from mpc_vote.mpc.prg import SEED_BYTES, SeedStream, Words
 
 # Words that one opening of a run may have; a run holds a dozen arrays of that size.
@@ -68,12 +68,14 @@ class CryptenArgmax:
         one_row = _plan_of_one_row(self.method, classes, parties)
         return [Triples(item.kind, item.count * rows) for item in one_row]
 
-    def run(self, totals: Words, classes: int, channel: Channel, material: Material) -> Words:
+    def run(
+        self, totals: Words, classes: int, channel: Channel, preprocessing: Preprocessing
+    ) -> Words:
         """See `Engine`; the shares are modulo 2^64."""
         from mpc_vote.argmax.crypten import binding as binding
 
         rows = totals.size // classes
-        with binding.bound(channel, material):
+        with binding.bound(channel, preprocessing):
             fresh = binding.zero_share(rows)
             if classes == 1:
                 return fresh
@@ -88,7 +90,7 @@ class CryptenArgmax:
 
 
 class _Rehearsal:
-    """A channel and a source of material that remember what a run asks for."""
+    """A channel and a source of preprocessing that remember what a run asks for."""
 
     rank = 0
 

@@ -1,4 +1,4 @@
-"""Material of the stock engine: products, conjunctions and shared bits, over 64-bit words."""
+"""Preprocessing of the stock engine: products, conjunctions and shared bits, over 64-bit words."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The table engine: a secure argmax in three rounds for each level, whatever the number of parties.
 
-Totals x_1..x_g of a vector are shared modulo 2^l, with |x| < 2^(l-2). The dealer's material is that
-of `mpc_vote.argmax.table.level`.
+Totals x_1..x_g of a vector are shared modulo 2^l, with |x| < 2^(l-2). The dealer's preprocessing is
+that of `mpc_vote.argmax.table.level`.
 
 1. Parties open x_i + r_i. For a pair i < j the public difference of two such values is d + rho,
    with d = x_i - x_j and rho = r_i - r_j. As |d| < 2^(l-1), x_i >= x_j just if the top bit of d is
@@ -53,10 +53,10 @@ from mpc_vote.argmax.table.level import (
 )
 from mpc_vote.mpc import ring
 from mpc_vote.mpc.channel import Channel, Openings, zero_share
-from mpc_vote.mpc.preprocessing import Item, Material
+from mpc_vote.mpc.preprocessing import Item, Preprocessing
 from mpc_vote.mpc.prg import Words
 
-# Comparisons of one item of material: what a processor's cache holds.
+# Comparisons of one item of preprocessing: what a processor's cache holds.
 _CHUNK_PAIRS = 1 << 15
 # Comparisons of one run: what a party's memory holds.
 _RUN_PAIRS = 1 << 21
@@ -146,14 +146,18 @@ class TableArgmax:
             )
         return chunked
 
-    def run(self, totals: Words, classes: int, channel: Channel, material: Material) -> Words:
+    def run(
+        self, totals: Words, classes: int, channel: Channel, preprocessing: Preprocessing
+    ) -> Words:
         """See `Engine`; the shares are modulo 2^label_bits."""
-        labels = self.winners(totals, classes, channel, material)
+        labels = self.winners(totals, classes, channel, preprocessing)
         return (labels + zero_share(channel, labels.size)) & self._label_mask(classes)
 
-    def winners(self, totals: Words, classes: int, channel: Openings, material: Material) -> Words:
-        """As `run`, but the shares are not re-randomised: with all of them, who knows the material
-        learns the ranking. They must stay with the parties."""
+    def winners(
+        self, totals: Words, classes: int, channel: Openings, preprocessing: Preprocessing
+    ) -> Words:
+        """As `run`, but the shares are not re-randomised: with all of them, who knows the
+        preprocessing learns the ranking. They must stay with the parties."""
         rows = totals.size // classes
         # Contestants come first from here on: the rows, of which there are many, lie together.
         values: Array = totals.reshape(rows, classes).T.astype(ring.dtype_for(self.ring_bits))
@@ -163,7 +167,7 @@ class TableArgmax:
         for (count, size), items in levels:
             values = _grouped(values, count, size)
             shared = None if labels is None else _grouped(labels, count, size)
-            winners, chosen = _compete(_Level(items, channel, material), values, shared)
+            winners, chosen = _compete(_Level(items, channel, preprocessing), values, shared)
             labels = chosen.reshape(count, rows)
             if shared is None and constants:
                 labels += (np.arange(count) * size).astype(labels.dtype)[:, None]
@@ -185,8 +189,9 @@ def adds_constants(channel: Openings) -> bool:
 def _grouped(values: Array, count: int, size: int) -> Array:
     """From (contestants, rows) to (places, groups and rows).
 
-    Places that are left over repeat the last contestant, and lose the tie against it: whatever the
-    totals are, also where agents shared some that are out of range, no such place wins.
+    AdmissionControl that are left over repeat the last contestant, and lose the tie against it:
+    whatever the totals are, also where agents shared some that are out of range, no such place
+    wins.
     """
     contestants, rows = values.shape
     if missing := count * size - contestants:
@@ -198,10 +203,12 @@ def _grouped(values: Array, count: int, size: int) -> Array:
 class _Level:
     """One level's items, with this party's parts of them, chunk by chunk."""
 
-    def __init__(self, items: Sequence[LevelTables], channel: Openings, material: Material) -> None:
+    def __init__(
+        self, items: Sequence[LevelTables], channel: Openings, preprocessing: Preprocessing
+    ) -> None:
         self.shape = items[0]
         self.items = items
-        self.parts = [material.take(item) for item in items]
+        self.parts = [preprocessing.take(item) for item in items]
         ends = np.cumsum([item.vectors for item in items]).tolist()
         self.chunks = [
             slice(end - item.vectors, end) for item, end in zip(items, ends, strict=True)

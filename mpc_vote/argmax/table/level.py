@@ -1,7 +1,7 @@
-"""Material of the table engine: what one level of it uses up, for a chunk of vectors.
+"""Preprocessing of the table engine: what one level of it uses up, for a chunk of vectors.
 
-A level finds the winner among the `group` contestants of each of `vectors` vectors. Its material,
-with the names of `mpc_vote.argmax.table.engine`:
+A level finds the winner among the `group` contestants of each of `vectors` vectors. Its
+preprocessing, with the names of `mpc_vote.argmax.table.engine`:
 
 free, so every party draws its own share and the secret is the sum:
   r       masks of the totals, modulo 2^bits
@@ -53,7 +53,7 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class LevelPart:
-    """One party's part of a level's material, ready for use."""
+    """One party's part of a level's preprocessing, ready for use."""
 
     r: Array
     s: Bytes
@@ -81,7 +81,7 @@ class _Dependent:
 
 @dataclass(frozen=True)
 class LevelTables(Item[LevelPart]):
-    """Material for `vectors` groups of `group` contestants with totals modulo 2^bits.
+    """Preprocessing for `vectors` groups of `group` contestants with totals modulo 2^bits.
 
     `labelled` says that the contestants' labels are shared, modulo 2^label_bits, and not simply
     their positions; `last` that the winners' labels are wanted but not their totals.

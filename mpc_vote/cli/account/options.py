@@ -14,7 +14,7 @@ from mpc_vote.app.config import ConfigError, LogLevel, Method, Settings
 from mpc_vote.cli.account.plot import FORMATS
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.voting.ballots import KNN_COUNT, KNN_FREQUENCY, MULTI_LABEL, ONE_HOT, BallotKind
-from mpc_vote.voting.costing import LEAST_SIGMA, Accountant, Noise, Plan, PlanError, Roster
+from mpc_vote.voting.costing import MIN_SIGMA, Accountant, Noise, Plan, PlanError, Roster
 
 N = TypeVar("N", int, float)
 
@@ -145,7 +145,7 @@ def plan_of(settings: AccountSettings) -> Plan:
         return Plan(
             ballot=ballot,
             noise=settings.noise,
-            sigma=_given(settings, Solve.SIGMA, settings.sigma, LEAST_SIGMA),
+            sigma=_given(settings, Solve.SIGMA, settings.sigma, MIN_SIGMA),
             queries=_given(settings, Solve.QUERIES, settings.queries, 1),
             delta=settings.delta,
             ks=tuple(settings.k),

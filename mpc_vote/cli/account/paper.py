@@ -11,7 +11,7 @@ from rich.table import Table
 from mpc_vote.cli.account.figures import accounts
 from mpc_vote.cli.account.options import PaperSettings
 from mpc_vote.cli.common import check_writable, console, write_json
-from mpc_vote.privacy.rounding import shown
+from mpc_vote.privacy.rounding import round_up
 from mpc_vote.simulation import published
 
 
@@ -64,7 +64,7 @@ def _show_section(
             "?" if row.sigma is None else f"{row.sigma:g}",
             str(row.queries),
             f"{row.reported:.1f}",
-            *(("-" if value is None else shown(value, 3)) for value in (found.stated, *figures)),
+            *(("-" if value is None else round_up(value, 3)) for value in (found.stated, *figures)),
         )
     out.print(table)
     for found in rows:

@@ -12,7 +12,7 @@ from mpc_vote.cli.account.words import votes
 from mpc_vote.cli.common import counted
 from mpc_vote.privacy.accountant import Epsilons
 from mpc_vote.privacy.mechanisms import Level
-from mpc_vote.privacy.rounding import shown, shown_places
+from mpc_vote.privacy.rounding import round_up, round_up_places
 from mpc_vote.voting.ballots import KNN_FREQUENCY
 from mpc_vote.voting.costing import Accountant, Coalition, Noise, Plan, Roster, Solved
 
@@ -34,8 +34,8 @@ def show_solved(out: Console, goal: Goal, solved: Solved) -> None:
     what = "the least sigma" if goal.solve is Solve.SIGMA else "the most queries"
     out.print(
         f"[bold]{what} for epsilon {goal.epsilon:g}[/bold] at {goal.level.value} level by the "
-        f"{goal.accountant} account: [bold]{value}[/bold] (epsilon {shown(solved.epsilon, 6)}; "
-        f"{beyond} would cost {shown(solved.epsilon_beyond, 6)})",
+        f"{goal.accountant} account: [bold]{value}[/bold] (epsilon {round_up(solved.epsilon, 6)}; "
+        f"{beyond} would cost {round_up(solved.epsilon_beyond, 6)})",
         soft_wrap=True,
     )
 
@@ -87,7 +87,7 @@ def _moved(plan: Plan, level: Level) -> str:
 def _epsilon(value: float | None) -> str:
     if value is None:
         return "-"
-    return shown_places(value, 5) if 1e-3 <= value < 1000 else shown(value, 6)
+    return round_up_places(value, 5) if 1e-3 <= value < 1000 else round_up(value, 6)
 
 
 def _hows(found: Mapping[Level, Epsilons]) -> dict[str, list[str]]:

@@ -1,7 +1,7 @@
 """Small random distortions of images, one for each, that leave their classes as they are.
 
-`warp` is given its draws: agents that are trained side by side each have a generator of their own.
-`warp_at_random` takes them from torch's.
+`augment` is given its draws: agents that are trained side by side each have a generator of their
+own. `augment_at_random` takes them from torch's.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch.nn import functional
 _SIZES = (0.25, 0.2, 0.12, 0.12, 0.14, 0.14)
 
 
-def warp(images: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
+def augment(images: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
     """Rotate, shear, zoom and shift images (rows, [channels,] height, width) by six draws each.
 
     Draws (rows, 6) are uniform from 0 to 1.
@@ -30,6 +30,6 @@ def warp(images: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
     return functional.grid_sample(planes, grid, align_corners=False).reshape(images.shape)
 
 
-def warp_at_random(images: torch.Tensor) -> torch.Tensor:
+def augment_at_random(images: torch.Tensor) -> torch.Tensor:
     """The same by fresh draws from torch's generator."""
-    return warp(images, torch.rand(len(_SIZES), len(images)).T)
+    return augment(images, torch.rand(len(_SIZES), len(images)).T)

@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional
 
 from mpc_vote.data.dataset import FloatArray, LabelArray, check_labels, check_points
-from mpc_vote.learning.nets.augmentation import warp_at_random
+from mpc_vote.learning.nets.augmentation import augment_at_random
 from mpc_vote.learning.nets.optimisers import AdamW, one_cycle, one_thread
 
 Progress = Callable[[int, int, float], None]
@@ -199,7 +199,7 @@ def _descend(
     for epoch in range(recipe.epochs):
         total = 0.0
         for rows in torch.randperm(len(points)).tensor_split(batches):
-            batch = warp_at_random(points[rows]) if augment else points[rows]
+            batch = augment_at_random(points[rows]) if augment else points[rows]
             loss = functional.cross_entropy(
                 network(batch), labels[rows], label_smoothing=recipe.smoothing
             )

@@ -35,7 +35,7 @@ from torch import nn
 from torch.nn import functional
 
 from mpc_vote.data.dataset import FloatArray, check_points
-from mpc_vote.learning.nets.augmentation import warp
+from mpc_vote.learning.nets.augmentation import augment
 from mpc_vote.learning.nets.networks import Progress
 from mpc_vote.learning.nets.optimisers import AdamW, Descent, one_cycle, one_thread
 from mpc_vote.learning.nets.stacked_networks import Labelled, StackedNetwork, generator
@@ -263,7 +263,7 @@ class _Stream:
         if self._recipe.augment:
             both = torch.cat([x, public])
             draws = torch.from_numpy(self._warps.random((len(both), 6), dtype=np.float32))
-            x, public = torch.split(warp(both, draws), [len(x), len(public)])
+            x, public = torch.split(augment(both, draws), [len(x), len(public)])
         return x, self._y[rows], public, public_rows
 
 

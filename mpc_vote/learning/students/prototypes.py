@@ -21,7 +21,7 @@ from mpc_vote.learning.students.classifier import Classifier
 
 
 @dataclass(frozen=True)
-class CentresRecipe:
+class PrototypeRecipe:
     """How labels spread; with 0 `rounds`, only asked points teach.
 
     `dimensions`: how many principal directions of the public points are seen, or all features.
@@ -42,7 +42,7 @@ class CentresRecipe:
             raise ValueError(f"decay must be positive, got {self.decay}")
 
 
-class CentresStudent(Classifier):
+class PrototypeStudent(Classifier):
     """A linear model of directions, with the metrics of its training."""
 
     def __init__(self, head: Ridge, see: FeatureMap, shape: tuple[int, ...]) -> None:
@@ -74,13 +74,13 @@ def directions(public: FloatArray, dimensions: int | None = 30) -> FeatureMap:
     return lambda x: unit(project_unit(unit(x)))
 
 
-def train_centres(
+def train_prototypes(
     x: FloatArray,
     asked: LabelArray,
     labels: LabelArray,
     classes: int,
-    recipe: CentresRecipe,
-) -> CentresStudent:
+    recipe: PrototypeRecipe,
+) -> PrototypeStudent:
     """Learn from public points `x`, of which rows `asked` have these labels, some of them wrong.
 
     Classes without a label are never predicted.
@@ -103,7 +103,7 @@ def train_centres(
         if settled:
             break
     head = Ridge.fit(points[rows], one_hot(held, classes), recipe.decay)
-    student = CentresStudent(head, see, x.shape[1:])
+    student = PrototypeStudent(head, see, x.shape[1:])
     student.metrics = {
         "agreement": student.agreement(x[asked], labels),
         "classes": float(len(np.unique(held))),

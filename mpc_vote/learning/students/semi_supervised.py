@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from mpc_vote.data.dataset import FloatArray, LabelArray
 from mpc_vote.learning.features.maps import raw
-from mpc_vote.learning.nets.augmentation import warp_at_random
+from mpc_vote.learning.nets.augmentation import augment_at_random
 from mpc_vote.learning.nets.networks import Architecture, Network, Progress, predict_scores
 from mpc_vote.learning.nets.optimisers import AdamW, one_cycle, one_thread
 from mpc_vote.learning.students.propagation import check_asked, propagate, rows_to_one
@@ -37,7 +37,7 @@ _MASKED = 0.3
 
 
 @dataclass(frozen=True)
-class SemiRecipe:
+class SemiSupervisedRecipe:
     """Which parts to use; `steps` are taken by each network, `members` = 1 means no ensemble."""
 
     propagate: bool = True
@@ -52,13 +52,13 @@ class SemiRecipe:
             raise ValueError(f"training takes at least {_ROUNDS} steps, not {self.steps}")
 
 
-def train_semi(
+def train_semi_supervised(
     x: FloatArray,
     asked: LabelArray,
     labels: LabelArray,
     classes: int,
     seed: int,
-    recipe: SemiRecipe,
+    recipe: SemiSupervisedRecipe,
     *,
     features: FloatArray | None = None,
     on_progress: Progress | None = None,
@@ -139,7 +139,9 @@ def _fit(
             round_rates = rates[part * steps // _ROUNDS : (part + 1) * steps // _ROUNDS]
             losses = []
             for rate, rows in zip(round_rates, _batches(targets, len(round_rates)), strict=True):
-                view = warp_at_random(points[rows]) if image else _mask(points[rows], network.mean)
+                view = (
+                    augment_at_random(points[rows]) if image else _mask(points[rows], network.mean)
+                )
                 loss = functional.cross_entropy(
                     network(view), targets[rows], label_smoothing=_SMOOTHING
                 )

@@ -51,7 +51,7 @@ class Voter(Protocol):
 class VoterOptions:
     """What an agent's settings say about its voter."""
 
-    neighbours: int = 10
+    k: int = 10
     features: str = "raw"
     reach: float | None = None
     seed: int = 0

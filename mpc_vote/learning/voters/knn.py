@@ -36,7 +36,7 @@ _HELD = 1 << 20
 
 def make(data: Dataset, options: VoterOptions) -> KnnVoter | AttributeVoter:
     """The voter of nearest neighbours for classes, or for attributes."""
-    k, features = options.neighbours, options.features
+    k, features = options.k, options.features
     if data.multi_label:
         return AttributeVoter(data.x, data.y, data.classes, k, features=features)
     return KnnVoter(data.x, data.y, data.classes, k, features=features, reach=options.reach)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mpc_vote.learning.nets.stacked_training import Recipe
-from mpc_vote.learning.students.semi_supervised import SemiRecipe
+from mpc_vote.learning.students.semi_supervised import SemiSupervisedRecipe
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.simulation.agents import Abstaining, Always
 from mpc_vote.simulation.experiment import Arm, Experiment
@@ -83,11 +83,11 @@ def _sweep(name: str, axis: str, fixed: str, divisions: list[tuple[int, Division
 
 def parts() -> Experiment:
     """MNIST, non-IID as in mnist-noniid: what each part of ours brings"""
-    paper = AeConfig(replace(STRICT, asking="random"), Always(IMAGE, _PIXELS), AskedOnly())
+    paper = AeConfig(replace(STRICT, selection="random"), Always(IMAGE, _PIXELS), AskedOnly())
     features = replace(paper, agents=Always())
     abstaining = replace(paper, agents=Abstaining())
     clusters = replace(abstaining, labelling=STRICT)
-    both = SemiRecipe()
+    both = SemiSupervisedRecipe()
     steps = (
         ("the paper's way: random points, agents on pixels, a student of these alone", paper),
         ("+ agents on strokes", features),

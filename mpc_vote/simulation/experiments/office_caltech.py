@@ -17,7 +17,7 @@ from mpc_vote.data.sources import OFFICE_DOMAINS
 from mpc_vote.learning.baselines.dp_sgd import PRIVATE_RECORDS
 from mpc_vote.learning.baselines.fedavg import FEATURES_OF_FEW
 from mpc_vote.learning.nets.stacked_training import Recipe
-from mpc_vote.learning.students.prototypes import CentresRecipe
+from mpc_vote.learning.students.prototypes import PrototypeRecipe
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.simulation.agents import Always
 from mpc_vote.simulation.experiment import Arm, Data, Experiment, Paper, data_folder
@@ -106,7 +106,7 @@ def experiment() -> Experiment:
 
 
 def _arms() -> Iterator[Arm]:
-    knn = KnnConfig(STRICT, 0.1, UNIT, CentresRecipe())
+    knn = KnnConfig(STRICT, 0.1, UNIT, PrototypeRecipe())
     for backbone, called in BACKBONES.items():
         for domain in OFFICE_DOMAINS:
             yield Arm(
@@ -123,15 +123,15 @@ def _arms() -> Iterator[Arm]:
             paper,
             Server(domain),
         )
-    asked_only = CentresRecipe(rounds=0)
+    asked_only = PrototypeRecipe(rounds=0)
     papers_way = KnnConfig(
         # The same epsilon for all 206 public pictures of webcam.
-        Labelling(queries=206, sigma=64.9, asking="random", view=RAW),
+        Labelling(queries=206, sigma=64.9, selection="random", view=RAW),
         0.05,
         RAW,
         asked_only,
     )
-    few_asked = replace(papers_way, labelling=replace(STRICT, asking="random", view=RAW))
+    few_asked = replace(papers_way, labelling=replace(STRICT, selection="random", view=RAW))
     unit = replace(few_asked, k_share=0.1, view=UNIT)
     clusters = replace(unit, labelling=STRICT)
     parts = (
@@ -169,11 +169,11 @@ def _arms() -> Iterator[Arm]:
         )
     teachers = Always(FEW, Recipe(steps=100, batch=16, rate=5e-3, decay=0.1))
     references = (
-        ("PATE, records pooled", pate, PateConfig(STRICT, 150, teachers, CentresRecipe())),
+        ("PATE, records pooled", pate, PateConfig(STRICT, 150, teachers, PrototypeRecipe())),
         (
             "Private-kNN, records pooled",
             private_knn,
-            PrivateKnnConfig(STRICT, 150, 1.0, UNIT, CentresRecipe()),
+            PrivateKnnConfig(STRICT, 150, 1.0, UNIT, PrototypeRecipe()),
         ),
     )
     for name, method, config in references:

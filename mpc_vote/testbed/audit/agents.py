@@ -100,7 +100,7 @@ async def _open(
     scene = Scene.of(
         settings.level,
         settings.method,
-        settings.neighbours,
+        settings.k,
         settings.classes,
         settings.voters,
         settings.collusion,

@@ -30,7 +30,7 @@ from mpc_vote.cli.common import check_writable, console, progress, write_json
 from mpc_vote.client import AsyncLabelClient, Plan
 from mpc_vote.pki.identity import Role
 from mpc_vote.privacy.mechanisms import Level
-from mpc_vote.privacy.rounding import shown
+from mpc_vote.privacy.rounding import round_up
 from mpc_vote.testbed.audit import voters
 from mpc_vote.testbed.audit.labels import (
     WITH,
@@ -79,7 +79,7 @@ class AuditSettings(Settings):
         Level.INSTANCE, description="whose privacy is attacked: an agent's, or a record's"
     )
     method: Method = Field(Method.AE, description="ae: one vote per agent; knn: one per neighbour")
-    neighbours: int = Field(50, ge=1, le=100_000, description="votes of an agent, for knn")
+    k: int = Field(50, ge=1, le=100_000, description="votes of an agent, for knn")
     sigma: Positive = Field(5.0, description="noise of the votes, in votes")
     claimed_sigma: Positive | None = Field(
         None, description="noise that the claim is made for; default: sigma"
@@ -116,9 +116,7 @@ class AuditSettings(Settings):
                 f"within the roster ({self.agents} agents)"
             )
         return Case(
-            scene=Scene.of(
-                self.level, self.method, self.neighbours, self.classes, voters, self.collusion
-            ),
+            scene=Scene.of(self.level, self.method, self.k, self.classes, voters, self.collusion),
             agents=self.agents,
             parties=self.parties,
             queries=self.queries,
@@ -193,7 +191,7 @@ def _wrong_labels(findings: Sequence[Finding]) -> list[str]:
     violated = [finding for finding in findings if finding.violated]
     violated.sort(key=lambda finding: finding.upper - finding.lower)
     return [
-        f"{_size(finding)} lost epsilon {finding.lower:.4g} at least, {shown(finding.upper)} at "
+        f"{_size(finding)} lost epsilon {finding.lower:.4g} at least, {round_up(finding.upper)} at "
         f"most was claimed (by {finding.statistic.value})"
         for finding in violated
     ]
@@ -208,7 +206,7 @@ class AuditCluster(Cluster):
         self._agent_settings = {
             "level": settings.level.value,
             "method": settings.method.value,
-            "neighbours": str(settings.neighbours),
+            "k": str(settings.k),
             "voters": str(case.scene.voters),
             "collusion": str(case.scene.collusion),
             "classes": str(case.scene.classes),
@@ -350,7 +348,7 @@ def _show(out: Console, settings: AuditSettings, case: Case, findings: Sequence[
         ("  its rate without", lambda finding: _rate(finding, WITHOUT)),
         ("mu, lower bound / claimed", _mu),
         ("epsilon, lower bound", lambda finding: f"{finding.lower:.4g}"),
-        ("epsilon, claimed", lambda finding: shown(finding.upper)),
+        ("epsilon, claimed", lambda finding: round_up(finding.upper)),
         ("most that so many rounds show", lambda finding: f"{finding.ceiling:.4g}"),
         ("the claim is", _verdict),
     ]

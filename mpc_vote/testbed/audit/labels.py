@@ -59,7 +59,7 @@ WITHOUT, WITH = 0, 1
 """The worlds: without the one ballot or record, and with it."""
 
 WORLDS = (WITHOUT, WITH)
-LEAST_RUNS = 40
+MIN_RUNS = 40
 """Fewer runs in each world can't tell worlds apart."""
 
 # Leads to try: this many standard deviations of the lead's noise to each side, in half steps.
@@ -360,10 +360,10 @@ def check(case: Case, votes: int) -> None:
     """Refuses what no round could be made of, or what could not be judged."""
     for sigma in (case.sigma, case.claimed_sigma):
         case.spec(case.queries, sigma)
-    if votes // case.queries < LEAST_RUNS:
+    if votes // case.queries < MIN_RUNS:
         raise ValueError(
             f"{votes} votes make {votes // case.queries} rounds of {case.queries} queries in each "
-            f"world, and {LEAST_RUNS} are needed: ask for more votes, or for fewer queries"
+            f"world, and {MIN_RUNS} are needed: ask for more votes, or for fewer queries"
         )
 
 
@@ -374,11 +374,11 @@ def least(
 
     Too high with probability `allowed` at most.
     """
-    right, wrong = least_rate(likelier, runs, allowed / 2), most_rate(other, runs, allowed / 2)
+    right, wrong = min_rate(likelier, runs, allowed / 2), max_rate(other, runs, allowed / 2)
     return max(0.0, statistic.measure(right, wrong, delta))
 
 
-def least_rate(hits: int, runs: int, allowed: float) -> float:
+def min_rate(hits: int, runs: int, allowed: float) -> float:
     """Clopper and Pearson's lower limit: smaller rates give so many hits with less than allowed."""
     low, high = 0.0, hits / runs
     while hits and low < (middle := (low + high) / 2) < high:
@@ -389,9 +389,9 @@ def least_rate(hits: int, runs: int, allowed: float) -> float:
     return low
 
 
-def most_rate(hits: int, runs: int, allowed: float) -> float:
+def max_rate(hits: int, runs: int, allowed: float) -> float:
     """Clopper and Pearson's upper limit."""
-    return 1 - least_rate(runs - hits, runs, allowed)
+    return 1 - min_rate(runs - hits, runs, allowed)
 
 
 async def _attack(

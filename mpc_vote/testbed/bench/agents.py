@@ -56,7 +56,7 @@ async def _open(
     """One agent with everything of its own."""
     credentials = Credentials.load(settings.certs / name, Role.AGENT)
     data_dir = settings.data_dir / name
-    voter = _MadeUp(settings.neighbours, settings.classes)
+    voter = _MadeUp(settings.k, settings.classes)
     capabilities = agent_pb2.Capabilities(
         classes=settings.classes,
         query_dtype=common_pb2.DTYPE_FLOAT32,

@@ -115,11 +115,11 @@ class Committee:
         answers = await self._ask(requests, jobs.Ready, _PROBE_SECONDS)
         return max(trip for answer in answers.values() for trip in answer.round_trips.values())
 
-    async def material_bytes(self, case: Case) -> int:
-        """Memory that a case's material takes at each party."""
+    async def preprocessing_bytes(self, case: Case) -> int:
+        """Memory that a case's preprocessing takes at each party."""
         first = self.names[0]
         request = {first: jobs.Weigh(job=self._job(case, 0))}
-        return (await self._ask(request, jobs.Weight, _PREPARE_SECONDS))[first].material_bytes
+        return (await self._ask(request, jobs.Weight, _PREPARE_SECONDS))[first].preprocessing_bytes
 
     async def run(self, case: Case, repeat: int) -> Run:
         """Runs a case once: all is prepared, the round trip measured, then all parties start."""

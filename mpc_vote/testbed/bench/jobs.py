@@ -101,14 +101,14 @@ class Probe(_Message):
 
 
 class Weigh(_Message):
-    """Asks how much material a job takes."""
+    """Asks how much preprocessing a job takes."""
 
     kind: Literal["weigh"] = "weigh"
     job: Job
 
 
 class Prepare(_Message):
-    """Asks a party to have all of a job's material, and streams to all peers.
+    """Asks a party to have all of a job's preprocessing, and streams to all peers.
 
     `peers` are the parties of higher rank, which it dials.
     """
@@ -132,10 +132,10 @@ class Ready(_Message):
 
 
 class Weight(_Message):
-    """Memory that a party's material of a job takes."""
+    """Memory that a party's preprocessing of a job takes."""
 
     kind: Literal["weight"] = "weight"
-    material_bytes: int
+    preprocessing_bytes: int
 
 
 class Outcome(_Message):

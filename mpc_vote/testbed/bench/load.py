@@ -74,7 +74,7 @@ class LoadSettings(Settings):
     classes: int = Field(10, ge=2, le=MAX_CLASSES, description="number of classes")
     features: int = Field(784, ge=1, le=100_000, description="numbers in a query, of 4 bytes each")
     parties: int = Field(3, ge=2, le=MAX_PARTIES, description="compute parties")
-    neighbours: int = Field(50, ge=1, le=100_000, description="votes that an agent has on a query")
+    k: int = Field(50, ge=1, le=100_000, description="votes that an agent has on a query")
     sigma: float = Field(25.0, gt=0, description="noise in votes")
     places: int = Field(
         4, ge=1, le=MAX_ROUNDS_AT_ONCE, description="rounds that the service has open at a time"
@@ -142,7 +142,7 @@ async def run_load(settings: LoadSettings) -> None:
             {
                 "classes": str(settings.classes),
                 "query-features": str(settings.features),
-                "neighbours": str(settings.neighbours),
+                "k": str(settings.k),
                 "log-level": "warning",
             },
             Network(),

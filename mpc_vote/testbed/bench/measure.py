@@ -21,7 +21,7 @@ from mpc_vote.testbed.bench.cases import Case, Condition
 from mpc_vote.testbed.bench.committee import Committee, Run
 from mpc_vote.testbed.bench.jobs import reveal
 
-# Part of the memory that is free which material may fill.
+# Part of the memory that is free which preprocessing may fill.
 _MEMORY_PART = 0.5
 _GIB = 1 << 30
 
@@ -60,7 +60,7 @@ class Row:
     peak_memory_bytes: int
     repeats: int
     correct: bool
-    against_best_stock: float | None = None
+    against_best_crypten: float | None = None
 
     @property
     def stock(self) -> bool:
@@ -105,7 +105,7 @@ async def measure(committee: Committee, cases: Sequence[Case], repeats: int, tel
         for measured in await interleaved(committee, fitting, repeats, tell):
             results.rows.append(summarise(measured))
             results.mistakes += measured.mistakes
-    results.rows = against_best_stock(results.rows)
+    results.rows = against_best_crypten(results.rows)
     return results
 
 
@@ -125,15 +125,15 @@ async def planned(committee: Committee, cases: Iterable[Case]) -> list[Case]:
 
 
 async def oversized(committee: Committee, cases: Iterable[Case]) -> dict[Case, str]:
-    """The cases whose material would not fit in memory, and a sentence on each."""
+    """The cases whose preprocessing would not fit in memory, and a sentence on each."""
     room = _MEMORY_PART * psutil.virtual_memory().available
     refused = {}
     for case in cases:
-        need = case.parties * await committee.material_bytes(case)
+        need = case.parties * await committee.preprocessing_bytes(case)
         if need > room:
             refused[case] = (
-                f"{case}: left out, for its material takes {need / _GIB:.1f} GiB where there is "
-                f"room for {room / _GIB:.1f} GiB"
+                f"{case}: left out, for its preprocessing takes {need / _GIB:.1f} GiB where there "
+                f"is room for {room / _GIB:.1f} GiB"
             )
     return refused
 
@@ -210,7 +210,7 @@ def quartiles(values: Sequence[float]) -> tuple[float, float]:
     return low, high
 
 
-def against_best_stock(rows: Iterable[Row]) -> list[Row]:
+def against_best_crypten(rows: Iterable[Row]) -> list[Row]:
     """Rows with how many times as quick they are as the best stock method of the same shape."""
     rows = list(rows)
     best: dict[object, float] = {}
@@ -218,7 +218,7 @@ def against_best_stock(rows: Iterable[Row]) -> list[Row]:
         if row.stock:
             best[row.shape] = min(row.seconds_median, best.get(row.shape, row.seconds_median))
     return [
-        replace(row, against_best_stock=best[row.shape] / row.seconds_median)
+        replace(row, against_best_crypten=best[row.shape] / row.seconds_median)
         if row.shape in best
         else row
         for row in rows

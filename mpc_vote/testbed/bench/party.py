@@ -2,8 +2,8 @@
 
 It computes as a party of the service does, with the same engines, the same streams under mutual TLS
 and the real dealer. What differs is around it: the totals come from a public seed instead of
-agents' shares, all material is dealt and expanded before the clock starts, and the driver gives the
-start, to all parties at once. So the clock sees the secure argmax and nothing else.
+agents' shares, all preprocessing is dealt and expanded before the clock starts, and the driver
+gives the start, to all parties at once. So the clock sees the secure argmax and nothing else.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pydantic import Field
 
 from aggregator.party.command import warm_up
 from aggregator.party.peers import PeerChannel, PeerServicer
-from aggregator.party.preprocessing import DealtMaterial, MaterialPool, ask
+from aggregator.party.preprocessing import DealtPreprocessing, PreprocessingPool, ask
 from mpc_vote.app import process
 from mpc_vote.app.config import Address, Name, Positive, RoleSettings
 from mpc_vote.app.process import CommandError
@@ -46,7 +46,7 @@ from mpc_vote.transport import rpc
 
 log = logging.getLogger(__name__)
 
-# All of a job's material waits before the start, however much it is.
+# All of a job's preprocessing waits before the start, however much it is.
 _POOL_BYTES = 1 << 62
 _PROC = Path("/proc/self")
 _RESET_PEAK = "5"
@@ -63,7 +63,7 @@ class BenchPartySettings(RoleSettings):
     dealer: Address = Field(description="host:port of the dealer")
     dealer_name: Name = Field("dealer", description="name in the dealer's certificate")
     exchange_seconds: Positive = Field(60.0, description="longest wait for a peer")
-    deal_seconds: Positive = Field(300.0, description="longest wait for a job's material")
+    deal_seconds: Positive = Field(300.0, description="longest wait for a job's preprocessing")
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -96,12 +96,12 @@ async def serve(settings: BenchPartySettings) -> None:
 
 @dataclass
 class _Session:
-    """A job whose material and streams are there."""
+    """A job whose preprocessing and streams are there."""
 
     job: Job
     engine: Engine
     share: Words
-    material: DealtMaterial
+    preprocessing: DealtPreprocessing
     channel: PeerChannel
     stack: contextlib.ExitStack
 
@@ -149,7 +149,7 @@ class _BenchParty:
                 return jobs.Ready(round_trips=await self._round_trips(request.peers))
             case jobs.Weigh():
                 _, plan = await asyncio.to_thread(_planned, request.job)
-                return jobs.Weight(material_bytes=sum(item.part_bytes for item in plan))
+                return jobs.Weight(preprocessing_bytes=sum(item.part_bytes for item in plan))
             case jobs.Prepare():
                 await self._prepare(request.job, request.peers)
                 return jobs.Ready()
@@ -166,21 +166,21 @@ class _BenchParty:
         try:
             with contextlib.ExitStack() as stack:
                 async with asyncio.timeout(seconds):
-                    dealer, pool = await self._dealer(), MaterialPool(_POOL_BYTES)
-                    # One copy: the argmax is measured, not the checks of its material.
+                    dealer, pool = await self._dealer(), PreprocessingPool(_POOL_BYTES)
+                    # One copy: the argmax is measured, not the checks of its preprocessing.
                     asked = Session(job.session, tuple(job.parties), plan, copies=1)
                     grant = await ask(dealer, asked, rank, seconds)
                     channel = await self._open(job, rank, peers, grant.transcript())
                     stack.callback(channel.close)
                     drawn = await asyncio.to_thread(choose, grant, channel)
                     last = rank == len(job.parties) - 1
-                    material = DealtMaterial(dealer, drawn, plan, last, pool, seconds)
-                    stack.callback(material.close)
-                    await material.ready()
+                    preprocessing = DealtPreprocessing(dealer, drawn, plan, last, pool, seconds)
+                    stack.callback(preprocessing.close)
+                    await preprocessing.ready()
                 kept = stack.pop_all()
         except TimeoutError as error:
-            raise VoteError(ErrorKind.MATERIAL_LATE, seconds=seconds) from error
-        self._session = _Session(job, engine, share, material, channel, kept)
+            raise VoteError(ErrorKind.PREPROCESSING_LATE, seconds=seconds) from error
+        self._session = _Session(job, engine, share, preprocessing, channel, kept)
 
     async def _open(
         self, job: Job, rank: int, peers: Mapping[str, grpc.aio.Channel], transcript: bytes
@@ -209,7 +209,7 @@ class _BenchParty:
         cpu_started, started = time.process_time(), time.perf_counter()
         for block in blocks:
             labels.append(
-                await asyncio.to_thread(engine.run, block, classes, channel, session.material)
+                await asyncio.to_thread(engine.run, block, classes, channel, session.preprocessing)
             )
         seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
         peak = _peak_memory()
@@ -222,7 +222,7 @@ class _BenchParty:
             rounds=traffic.rounds - before.rounds,
             bytes_sent=traffic.bytes_sent - before.bytes_sent,
             frame_bytes_sent=traffic.frame_bytes_sent - before.frame_bytes_sent,
-            dealer_bytes=session.material.received_bytes,
+            dealer_bytes=session.preprocessing.received_bytes,
             peak_memory_bytes=peak,
             label_shares=jobs.Outcome.encode(reduced(np.concatenate(labels), classes)),
         )

@@ -21,13 +21,13 @@ READING = """\
 Every party is a process of its own, and so is the dealer; all share the cores of
 this one machine. Time is from the common start to the last party's last label share, the median of
 the repeats after one that warms up and is not counted; in brackets the minimum and the quartiles.
-All material was dealt and expanded before the start: what the dealer sent then, to all parties
+All preprocessing was dealt and expanded before the start: what the dealer sent then, to all parties
 together, has a column of its own. Sent is the payload that one party sends to all of its peers
 together while the clock runs, and the same for each row and peer; framed adds protobuf and gRPC,
 but neither HTTP/2 nor TLS. CPU is that of the busiest party, memory the most that a party's process
-held, torch and waiting material included. Against stock is how many times as quick it is as the
-best stock method that was measured on the same shape and network. Bits is the ring of the totals.
-Labels says whether all labels of all repeats were right.
+held, torch and waiting preprocessing included. Against stock is how many times as quick it is as
+the best stock method that was measured on the same shape and network. Bits is the ring of the
+totals. Labels says whether all labels of all repeats were right.
 
 Distance is made by relays of byte streams: they delay and pace every byte that passes, in each
 direction, but know neither packet loss nor TCP's congestion control over the distance, which a real
@@ -174,7 +174,7 @@ def _line(cells: Iterable[str]) -> str:
 
 
 def _ratio(row: Row) -> str:
-    return "" if row.against_best_stock is None else f"{_digits(row.against_best_stock)} x"
+    return "" if row.against_best_crypten is None else f"{_digits(row.against_best_crypten)} x"
 
 
 def _labels(row: Row) -> str:

@@ -14,7 +14,7 @@ the median time, and add up to it:
 - checking: agents are prepared, and wait until the parties have checked what the dealer deals;
   then the coordinator's ledger is charged, which takes milliseconds;
 - intake: agents charge their ledgers, vote, draw noise, and send shares to every party;
-- dealing: parties wait for material that the dealer has not dealt yet;
+- dealing: parties wait for preprocessing that the dealer has not dealt yet;
 - summing: a party adds up all agents' shares, the longest of any party;
 - argmax: the rest of the parties' work, from their session's start to the last label share;
 - reveal: the parties' marks on disk, label shares on their way, what the round cost.
@@ -76,7 +76,7 @@ class ServiceBenchSettings(Settings):
     classes: int = Field(10, ge=2, le=MAX_CLASSES, description="number of classes")
     features: int = Field(784, ge=1, le=100_000, description="numbers in a query, of 4 bytes each")
     parties: int = Field(3, ge=2, le=MAX_PARTIES, description="compute parties")
-    neighbours: int = Field(50, ge=1, le=100_000, description="votes that an agent has on a query")
+    k: int = Field(50, ge=1, le=100_000, description="votes that an agent has on a query")
     sigma: float = Field(25.0, gt=0, description="noise in votes")
     verified: bool = Field(True, description="whether ballots are shared so that none is stuffed")
     repeat: int = Field(3, ge=1, le=1_000, description="requests to take the median of")
@@ -168,7 +168,7 @@ async def _measure(
             {
                 "classes": str(settings.classes),
                 "query-features": str(settings.features),
-                "neighbours": str(settings.neighbours),
+                "k": str(settings.k),
                 "log-level": "warning",
             },
             Network(settings.rtt, settings.rate),
@@ -244,9 +244,9 @@ async def _request(client: AsyncLabelClient, queries: Queries, plan: Plan) -> Sa
         preparing=preparing[-1] - preparing[0],
         checking=voting - preparing[-1],
         intake=counting - voting,
-        dealing=cost.mpc_material_seconds,
+        dealing=cost.mpc_preprocessing_seconds,
         summing=cost.mpc_sum_seconds,
-        argmax=cost.mpc_seconds - cost.mpc_material_seconds - cost.mpc_sum_seconds,
+        argmax=cost.mpc_seconds - cost.mpc_preprocessing_seconds - cost.mpc_sum_seconds,
         reveal=cost.seconds - counting - cost.mpc_seconds,
     )
     return Sample(parts, result)

@@ -83,7 +83,7 @@ class Federation(Cluster):
         for number, name in enumerate(AGENTS):
             path = directory / f"{name}.npz"
             save_part(path, _points(100 + number, _ROWS))
-            agents[name] = {"data": str(path), "neighbours": str(_NEIGHBOURS)}
+            agents[name] = {"data": str(path), "k": str(_NEIGHBOURS)}
         federation = cls(
             directory,
             PARTIES,

@@ -21,7 +21,7 @@ from mpc_vote.cli.common import progress
 from mpc_vote.client import AsyncLabelClient, LabelResult, Plan
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.data.partition import Partition
-from mpc_vote.privacy.rounding import shown
+from mpc_vote.privacy.rounding import round_up
 from mpc_vote.voting.ballots import KNN_COUNT, ONE_HOT, BallotKind
 
 COLLUSION = 1
@@ -45,7 +45,7 @@ RECIPES = {
         Method.KNN,
         KNN_COUNT,
         40.0,
-        {"voter": "knn", "neighbours": "50", "features": "strokes", "reach": "0.07"},
+        {"voter": "knn", "k": "50", "features": "strokes", "reach": "0.07"},
     ),
     Method.AE: Recipe(Method.AE, ONE_HOT, 1.5, {"voter": "network"}),
 }
@@ -171,11 +171,11 @@ def show(trial: Trial, figures: dict[str, Any], result: LabelResult) -> Table:
         ("  best agent alone", _percent(figures, "best_agent_accuracy")),
         (
             "epsilon, instance level",
-            f"{shown(figures['epsilon_instance'], 3)} at delta {figures['delta']:g}",
+            f"{round_up(figures['epsilon_instance'], 3)} at delta {figures['delta']:g}",
         ),
         (
             "epsilon, agent level",
-            f"{shown(figures['epsilon_agent'])} at delta {figures['delta']:g}",
+            f"{round_up(figures['epsilon_agent'])} at delta {figures['delta']:g}",
         ),
         (
             "secure argmax",

@@ -2,8 +2,8 @@
 
 Two worlds of the same shape and very different totals are run, and everything a coalition sees is
 compared between them, position by position. The rows of a run are independent repetitions: every
-row holds the same totals under fresh shares, masks and material, so a run of R rows gives R samples
-of each word that is seen. What is compared:
+row holds the same totals under fresh shares, masks and preprocessing, so a run of R rows gives R
+samples of each word that is seen. What is compared:
 
 - the coalition's input shares and label shares, each and summed;
 - the parts that the dealer gave it;
@@ -32,7 +32,7 @@ from mpc_vote.argmax.crypten.engine import CryptenArgmax, MaxMethod
 from mpc_vote.argmax.crypten.triples import TripleKind, TriplePart, Triples
 from mpc_vote.mpc.channel import Channel
 from mpc_vote.mpc.in_process import run_committee
-from mpc_vote.mpc.preprocessing import Item, Material, P
+from mpc_vote.mpc.preprocessing import Item, P, Preprocessing
 from mpc_vote.mpc.prg import SeedStream, Words, new_seed
 
 PARTIES = 3
@@ -63,7 +63,7 @@ class World:
 
 
 class Dealt:
-    """Material as the dealer makes it, or with the masks of one kind left out at one party."""
+    """Preprocessing as the dealer makes it, or with the masks of one kind left out at one party."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ def run(
             world.shapes.append([tuple(t.shape) for t in tensors])
         return opening(self, input, *args, **kwargs)
 
-    def program(channel: Any, _: Material) -> Words:
+    def program(channel: Any, _: Preprocessing) -> Words:
         exchange = channel.exchange
 
         def exchanged(payload: bytes) -> Sequence[bytes]:
@@ -133,9 +133,9 @@ def run(
             return received
 
         channel.exchange = exchanged
-        material = Dealt(seeds, channel.rank, world, unmasked)
+        preprocessing = Dealt(seeds, channel.rank, world, unmasked)
         bound: Channel = channel
-        return CryptenArgmax(method).run(world.inputs[channel.rank], CLASSES, bound, material)
+        return CryptenArgmax(method).run(world.inputs[channel.rank], CLASSES, bound, preprocessing)
 
     with monkeypatch.context() as patch:
         patch.setattr(binding.Communicator, "all_reduce", noted)
@@ -271,7 +271,7 @@ class TestTheTestCanFail:
 
     @pytest.mark.parametrize("coalition", COALITIONS, ids=str)
     @pytest.mark.parametrize("kind", TripleKind, ids=lambda kind: kind.name)
-    def test_material_without_masks_is_noticed(
+    def test_preprocessing_without_masks_is_noticed(
         self, monkeypatch: pytest.MonkeyPatch, kind: TripleKind, coalition: tuple[int, int]
     ) -> None:
         (third,) = set(range(PARTIES)) - set(coalition)

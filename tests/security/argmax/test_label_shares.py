@@ -14,8 +14,8 @@ import pytest
 from mpc_vote.argmax.table.engine import TableArgmax
 from mpc_vote.argmax.table.level import LevelPart, LevelTables
 from mpc_vote.mpc.channel import Channel, zero_share
-from mpc_vote.mpc.in_process import LocalMaterial, run_committee
-from mpc_vote.mpc.preprocessing import Material
+from mpc_vote.mpc.in_process import LocalPreprocessing, run_committee
+from mpc_vote.mpc.preprocessing import Preprocessing
 from mpc_vote.mpc.prg import Words, new_seed
 from tests.unit.argmax.committee import share
 from tests.unit.argmax.dealt import added, deal
@@ -31,9 +31,9 @@ def shares_of_labels(totals: np.ndarray, seeds: list[bytes], fresh: bool) -> lis
     """What each party sends to the coordinator, or would send without re-randomisation."""
     inputs = share(totals, len(seeds), BITS)
 
-    def party(channel: Channel, _: Material) -> Words:
+    def party(channel: Channel, _: Preprocessing) -> Words:
         run = ENGINE.run if fresh else ENGINE.winners
-        return run(inputs[channel.rank], CLASSES, channel, LocalMaterial(seeds, channel.rank))
+        return run(inputs[channel.rank], CLASSES, channel, LocalPreprocessing(seeds, channel.rank))
 
     return run_committee(len(seeds), party)
 

@@ -1,9 +1,9 @@
 """What one party sends tells the others nothing of the totals even if they send what they like.
 
-docs/security.md, Theorem 4, part (ii): material is dealt as it should be, and all parties but one
-are malicious and rushing: they see what the honest one sends in a round before they choose what the
-round opens. Everything that it sends, and everything that they can make of it with what they were
-dealt, must be uniform still. Only the labels are theirs to spoil.
+docs/security.md, Theorem 4, part (ii): preprocessing is dealt as it should be, and all parties but
+one are malicious and rushing: they see what the honest one sends in a round before they choose what
+the round opens. Everything that it sends, and everything that they can make of it with what they
+were dealt, must be uniform still. Only the labels are theirs to spoil.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def attacked(seen: Transcript, honest: int, attack: Attack) -> None:
         return payloads
 
     line = Line(honest, shape.parties, exchange)
-    material = Handed(shape.items, seen.parts[honest])
-    shape.engine.winners(seen.inputs[honest], shape.classes, line, material)
+    preprocessing = Handed(shape.items, seen.parts[honest])
+    shape.engine.winners(seen.inputs[honest], shape.classes, line, preprocessing)
 
 
 def view_of(seen: Transcript, honest: int) -> View:

@@ -92,7 +92,7 @@ class TestExactly:
         assert together.tolist() == other.argmax(axis=1).tolist()
 
     def test_an_explanation_needs_the_right_secrets(self) -> None:
-        """The honest party's own material does not explain other totals."""
+        """The honest party's own preprocessing does not explain other totals."""
         seen = real((), 3, "random")
         inputs = inputs_for(seen, 1, random_totals(2))
         sent, _ = replay(seen, 1, inputs, seen.parts[1])
@@ -294,7 +294,7 @@ class TestLabelShares:
 
 @dataclass
 class Draft:
-    """A level's material in the making: all shares but the last party's, and the flips."""
+    """A level's preprocessing in the making: all shares but the last party's, and the flips."""
 
     parts: list[LevelPart]
     alpha: Array
@@ -305,7 +305,7 @@ Flaw = Callable[[Draft, int], None]
 
 
 def flawed_dealer(flaw: Flaw, honest: int) -> Callable[[LevelTables, int], list[LevelPart]]:
-    """A dealer that makes valid material by its definition, but with a flaw."""
+    """A dealer that makes valid preprocessing by its definition, but with a flaw."""
 
     def dealer(level: LevelTables, parties: int) -> list[LevelPart]:
         drawn = [writable(level.expand(new_seed(), 0, None)) for _ in range(parties)]
@@ -454,10 +454,10 @@ def noticed(
 
 
 class TestFlawsAreNoticed:
-    """The same tests on material that is valid but badly made."""
+    """The same tests on preprocessing that is valid but badly made."""
 
     @pytest.mark.parametrize("honest", [1, 2])
-    def test_material_by_definition_has_none(self, honest: int) -> None:
+    def test_preprocessing_by_definition_has_none(self, honest: int) -> None:
         assert noticed(none, "all tie", (2, 2), honest=honest) == set()
 
     @pytest.mark.parametrize(
@@ -526,7 +526,7 @@ class TestFlawsAreNoticed:
     def test_in_what_goes_with_random_totals(self, flaw: Flaw, where: str) -> None:
         assert where in noticed(flaw, "random")
 
-    def test_in_material_that_is_used_at_two_levels(self) -> None:
+    def test_in_preprocessing_that_is_used_at_two_levels(self) -> None:
         seeds = [new_seed() for _ in range(3)]
 
         def dealer(level: LevelTables, parties: int) -> list[LevelPart]:

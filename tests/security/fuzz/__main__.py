@@ -1,4 +1,5 @@
-"""`python -m tests.security.fuzz --inputs 1000000 --seed 1`: many inputs for everything that reads any."""
+"""`python -m tests.security.fuzz --inputs 1000000 --seed 1`: many inputs for everything that reads
+any."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that reads bytes of others without a service around it: specs, plans of material,
+"""Everything that reads bytes of others without a service around it: specs, plans of preprocessing,
 tensors, packed numbers, errors, certificates, settings, data files, records."""
 
 from __future__ import annotations

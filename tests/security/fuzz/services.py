@@ -358,7 +358,7 @@ def _party(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
             )
         finally:
             for round_ in servicer._rounds.values():
-                round_.drop_material()
+                round_.drop_preprocessing()
             servicer._threads.shutdown(wait=False, cancel_futures=True)
             servicer._caught.unlink(missing_ok=True)
             servicer._tally.close()

@@ -27,8 +27,8 @@ from mpc_vote.argmax.crypten.engine import CryptenArgmax
 from mpc_vote.argmax.crypten.triples import TripleKind, TriplePart, Triples
 from mpc_vote.mpc import sharing
 from mpc_vote.mpc.channel import Channel
-from mpc_vote.mpc.in_process import LocalMaterial, run_committee
-from mpc_vote.mpc.preprocessing import Item, Material, P
+from mpc_vote.mpc.in_process import LocalPreprocessing, run_committee
+from mpc_vote.mpc.preprocessing import Item, P, Preprocessing
 from mpc_vote.mpc.prg import SeedStream, Words, new_seed
 from mpc_vote.mpc.sharing import Share, ShareReader, sum_blocks
 
@@ -38,7 +38,7 @@ View = dict[str, bytes]
 
 RING_BITS = 64
 FEW = 5
-MOST_RUNS = 255
+MAX_RUNS = 255
 
 
 @dataclass
@@ -69,10 +69,10 @@ class _TappedChannel:
         return received
 
 
-class _TappedMaterial:
-    """Material, with every part kept."""
+class _TappedPreprocessing:
+    """Preprocessing, with every part kept."""
 
-    def __init__(self, inner: Material, party: _Party) -> None:
+    def __init__(self, inner: Preprocessing, party: _Party) -> None:
         self._inner = inner
         self._party = party
 
@@ -107,13 +107,13 @@ class Committee:
         ]
         classes = ballots[0].shape[1]
 
-        def program(channel: Channel, _: Material) -> None:
+        def program(channel: Channel, _: Preprocessing) -> None:
             party = parties[channel.rank]
             tapped = _TappedChannel(channel, party)
-            material = _TappedMaterial(LocalMaterial(seeds, channel.rank), party)
+            preprocessing = _TappedPreprocessing(LocalPreprocessing(seeds, channel.rank), party)
             readers = [ShareReader(share, RING_BITS) for share in party.shares]
             totals = sum_blocks(readers, ballots[0].size)
-            party.label_share = self.engine.run(totals, classes, tapped, material)
+            party.label_share = self.engine.run(totals, classes, tapped, preprocessing)
             if self.opens_labels:
                 tapped.exchange(party.label_share.tobytes())
 
@@ -197,8 +197,8 @@ class Profile:
         """Counts one more run."""
         if self.runs and view.keys() != self.bits.keys():
             raise ValueError("two runs showed different things")
-        if self.runs == MOST_RUNS:
-            raise ValueError(f"a bit is counted in a byte: {MOST_RUNS} runs at most")
+        if self.runs == MAX_RUNS:
+            raise ValueError(f"a bit is counted in a byte: {MAX_RUNS} runs at most")
         self.runs += 1
         for name, content in view.items():
             data = np.frombuffer(content, dtype=np.uint8)

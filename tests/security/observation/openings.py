@@ -4,8 +4,8 @@ Both engines open values under masks of the dealer's making: x + m modulo 2^bits
 party has its own part of m. Who knows all parts, as the dealer and the test do, takes the mask off
 and sees x; whoever lacks one party's part sees what looks random.
 
-The stock engine opens with each item of material: x - a and y - b for a product, x xor a and y xor
-b for a conjunction, x xor a for a bit. The table engine opens three times at each level:
+The stock engine opens with each item of preprocessing: x - a and y - b for a product, x xor a and y
+xor b for a conjunction, x xor a for a bit. The table engine opens three times at each level:
 
 1. `totals`, each under r; and from the second level on the contestants' `labels` under q;
 2. `comparisons`: for each pair, of each digit of the public masked difference whether it is less

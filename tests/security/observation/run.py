@@ -223,7 +223,7 @@ def observe(directory: Path, way: Way) -> Observation:
         agents[name] = {
             "data": str(directory / f"{name}.npz"),
             "method": "knn",
-            "neighbours": str(NEIGHBOURS),
+            "k": str(NEIGHBOURS),
         }
     queries, out = directory / "queries.npy", directory / "client" / "labels.npy"
     out.parent.mkdir()

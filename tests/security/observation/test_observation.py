@@ -217,7 +217,7 @@ def opened_by_level(seen: Observation) -> list[tuple[LevelTables | None, list[Op
 
 
 def session(seen: Observation) -> tuple[list[Item[Any]], list[list[Any]], list[list[bytes]]]:
-    """The plan of all material, each party's parts of it, and what each sent, by exchange."""
+    """The plan of all preprocessing, each party's parts of it, and what each sent, by exchange."""
     sent = [payloads(seen.views[party], SENT) for party in PARTY_NAMES]
     exchanges = [[each[number] for each in sent] for number in range(len(sent[0]))]
     plan, keys = list(seen.spec.plan()), keys_of(seen)
@@ -478,7 +478,8 @@ def share_of_total(seen: Observation, rank: int) -> Matrix:
 
 
 def test_what_the_committee_exchanges_in_private_is_at_both_ends_only(seen: Observation) -> None:
-    """Seeds of material in use, those of the zero sharing between neighbours, and label shares."""
+    """Seeds of preprocessing in use, those of the zero sharing between neighbours, and label
+    shares."""
     needles, expected = Needles(), {}
     copy = collected(seen.views[PARTY_NAMES[-1]]).copy
     for rank, party in enumerate(PARTY_NAMES):

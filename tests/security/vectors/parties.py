@@ -12,11 +12,11 @@ import numpy as np
 from mpc_vote.argmax.table.engine import TableArgmax
 from mpc_vote.mpc.channel import Channel
 from mpc_vote.mpc.in_process import run_committee
-from mpc_vote.mpc.preprocessing import Material
+from mpc_vote.mpc.preprocessing import Preprocessing
 from mpc_vote.mpc.prg import Words
 from mpc_vote.mpc.sharing import Share
 from mpc_vote.verified.encoding import BitReader, Layout
-from mpc_vote.verified.summation import Count
+from mpc_vote.verified.summation import Summation
 from tests.security.vectors.shares import from_hex, seeds
 from tests.security.vectors.topic import Case, Topic
 
@@ -38,13 +38,15 @@ class Heard:
 
 
 def _together(
-    given: Given, bits: int, program: Callable[[Heard, Material], Words]
+    given: Given, bits: int, program: Callable[[Heard, Preprocessing], Words]
 ) -> tuple[list[list[int]], list[list[str]]]:
     """All parties' results, of which so many bits count, and what they sent."""
 
-    def party(channel: Channel, material: Material) -> tuple[list[int], list[list[bytes]]]:
+    def party(
+        channel: Channel, preprocessing: Preprocessing
+    ) -> tuple[list[int], list[list[bytes]]]:
         heard = Heard(channel)
-        found = program(heard, material) & np.uint64((1 << bits) - 1)
+        found = program(heard, preprocessing) & np.uint64((1 << bits) - 1)
         return found.tolist(), heard.exchanges
 
     drawn = from_hex(given["zero_seeds"]) + from_hex(given["keys"])
@@ -59,8 +61,8 @@ def _argmax(given: Given) -> Given:
     engine = TableArgmax(given["bits"], given["groups"])
     bits = engine.label_bits(classes)
 
-    def program(channel: Heard, material: Material) -> Words:
-        return engine.run(shares[channel.rank].reshape(-1), classes, channel, material)
+    def program(channel: Heard, preprocessing: Preprocessing) -> Words:
+        return engine.run(shares[channel.rank].reshape(-1), classes, channel, preprocessing)
 
     labels, sent = _together(given, bits, program)
     opened = np.add.reduce(labels) % (1 << bits)
@@ -69,9 +71,9 @@ def _argmax(given: Given) -> Given:
 
 def _count(given: Given) -> Given:
     layouts = tuple(Layout(**layout) for layout in given["layouts"])
-    count = Count(layouts, given["queries"], given["bits"])
+    count = Summation(layouts, given["queries"], given["bits"])
 
-    def program(channel: Heard, material: Material) -> Words:
+    def program(channel: Heard, preprocessing: Preprocessing) -> Words:
         readers = []
         for agent, layout in zip(given["shares"], layouts, strict=True):
             share = (
@@ -80,7 +82,7 @@ def _count(given: Given) -> Given:
                 else {k: bytes.fromhex(v) for k, v in agent[channel.rank].items()}
             )
             readers.append(None if share is None else BitReader(Share(**share), layout))
-        return count.run(readers, channel, material)
+        return count.run(readers, channel, preprocessing)
 
     totals, sent = _together(given, given["bits"], program)
     opened = np.add.reduce([np.array(own, np.uint64) for own in totals]) % (1 << given["bits"])

@@ -19,7 +19,7 @@ from scipy.optimize import linear_sum_assignment
 from mpc_vote.mpc import in_process, ring
 from mpc_vote.mpc.channel import Channel, Traffic
 from mpc_vote.mpc.in_process import run_committee
-from mpc_vote.mpc.preprocessing import Material
+from mpc_vote.mpc.preprocessing import Preprocessing
 from mpc_vote.mpc.sharing import Share
 from mpc_vote.simulation.vote import simulated_spec
 from mpc_vote.verified import encoding as layouts
@@ -94,10 +94,12 @@ def attacked(
 ) -> tuple[IntArray, list[Sequence[bytes]]]:
     """The totals before the argmax, (queries, classes), and all exchanges until then."""
 
-    def party(channel: Channel, material: Material) -> tuple[np.ndarray, list[Sequence[bytes]]]:
+    def party(
+        channel: Channel, preprocessing: Preprocessing
+    ) -> tuple[np.ndarray, list[Sequence[bytes]]]:
         own = {agent: held[channel.rank] for agent, held in zip(ROSTER, shares, strict=True)}
         flipping = Flipping(channel, flips)
-        rows = Totals(spec, own).take(spec.rows, flipping, material)
+        rows = Totals(spec, own).take(spec.rows, flipping, preprocessing)
         return rows.reshape(spec.rows, -1), flipping.exchanges
 
     found = run_committee(PARTIES, party)

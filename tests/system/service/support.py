@@ -134,7 +134,7 @@ class Group:
             save_part(path, part)
             given[name] = {
                 "data": str(path),
-                "neighbours": str(self.ks[name]),
+                "k": str(self.ks[name]),
                 **self.settings,
             }
         return given
@@ -213,7 +213,7 @@ class Service:
             "data_dir": str(self.cluster.directory / "data" / name),
             "coordinator": self.cluster.coordinator_address,
             "parties": ",".join(f"{n}={a}" for n, a in self.cluster.party_addresses.items()),
-            "neighbours": "5",
+            "k": "5",
             "budget_instance": "inf",
             "min_quorum": "1",
             "min_collusion": "0",

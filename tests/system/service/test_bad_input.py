@@ -229,13 +229,13 @@ def test_agents_that_offer_no_known_ballot_are_not_asked() -> None:
         dealer="dealer",
         engine=next(iter(ENGINES)),
         sigma=1.0,
-        least_sigma=0.0,
+        min_sigma=0.0,
         delta=1e-3,
         quorum_fraction=0.8,
         collusion=0,
         answer_seconds=60,
-        least_neighbours=1,
-        most_neighbours=9,
+        min_k=1,
+        max_k=9,
     )
     with refused(ErrorKind.BALLOT_UNSUPPORTED):
         requests.make_spec(label_pb2.LabelPlan(**GOOD), ROW, {"odd": offer}, defaults, 0.0)

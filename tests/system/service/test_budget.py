@@ -262,9 +262,7 @@ async def test_the_budget_of_a_running_agent_is_a_query(fragile: Service, farms:
                 quorum = 1 if ballot is ONE_HOT else 4
                 plan = farms.plan(sigma=SIGMA, ballot=ballot, quorum=quorum, collusion=0)
                 await client.label(farms.queries(ROWS), plan)
-            figures = await asyncio.to_thread(
-                budget, "--data-dir", folder, "--spends", "--neighbours=10"
-            )
+            figures = await asyncio.to_thread(budget, "--data-dir", folder, "--spends", "--k=10")
     spends = spends_of(fragile, "turncoat")
     assert [spend.note for spend in spends] == [
         f"{kind.name}, sigma 25" for _, _, ballots in lives for kind in ballots
@@ -286,14 +284,14 @@ async def test_the_budget_of_a_running_agent_is_a_query(fragile: Service, farms:
 
 def test_a_client_asks_the_service_and_an_operator_the_file(fragile: Service) -> None:
     asked = budget_of_service(fragile)
-    read = budget("--data-dir", ledger_of(fragile, "coordinator").parent, "--neighbours=5")
+    read = budget("--data-dir", ledger_of(fragile, "coordinator").parent, "--k=5")
     assert asked["levels"] == read["levels"]
     assert asked["delta"] == read["delta"]
     assert read["limits_noted"]
     assert [row["queries"] for row in read["buys"]] == [None]
     folder = ledger_of(fragile, "north").parent
-    assert "pass --neighbours" in command("budget", "--data-dir", folder).stdout
-    told = command("budget", "--data-dir", folder, "--neighbours=10").stdout
+    assert "pass --k" in command("budget", "--data-dir", folder).stdout
+    told = command("budget", "--data-dir", folder, "--k=10").stdout
     assert "there is no limit" in told
     assert "still buys any number of queries at sigma 25 (knn_count of 10 neighbours)" in told
 
@@ -302,9 +300,7 @@ def test_what_is_left_is_told_in_words(tmp_path: Path) -> None:
     limit = epsilon([count_vote(100, 10)], Level.INSTANCE, DELTA)
     with Ledger(tmp_path / "ledger.db", Budget(None, limit, DELTA)) as ledger:
         ledger.charge("first", count_vote(40, 10), "knn_count, sigma 25")
-        done = command(
-            "budget", "--data-dir", tmp_path, "--sigma=25,50", "--spends", "--neighbours=10"
-        )
+        done = command("budget", "--data-dir", tmp_path, "--sigma=25,50", "--spends", "--k=10")
     assert done.returncode == 0, done.stderr
     for part in (
         "of nobody yet, ledger ",
@@ -378,7 +374,7 @@ def test_a_budget_that_can_not_be_read_is_explained(
         ([], "pass one: --data-dir"),
         (["--data-dir=d", "--certs=c"], "pass one: --data-dir"),
         (["--data-dir=d", "--sigma=0"], "--sigma: each must be a number above 0"),
-        (["--data-dir=d", "--neighbours=0"], "--neighbours: each must be a whole number"),
+        (["--data-dir=d", "--k=0"], "--k: each must be a whole number"),
         (["--data-dir=d", "--ballot=multi_label"], "multi-label ballots need tau"),
         (["--certs=c", "--spends"], "spends: is for --data-dir"),
     ],

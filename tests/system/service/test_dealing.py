@@ -1,8 +1,9 @@
-"""The dealer, and material that waits before it is used.
+"""The dealer, and preprocessing that waits before it is used.
 
-Invariants: material is dealt once, for the parties and the plan it was made for, and to each party
-its own part; it is used in the plan's order. A party holds no more ahead than its pool has room
-for, but never waits for room that another round holds. Whatever ends a round gives its room back.
+Invariants: preprocessing is dealt once, for the parties and the plan it was made for, and to each
+party its own part; it is used in the plan's order. A party holds no more ahead than its pool has
+room for, but never waits for room that another round holds. Whatever ends a round gives its room
+back.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from aggregator.dealer import servicer as dealer_module
 from aggregator.dealer.servicer import DealerServicer
 from aggregator.party.journal import RoundJournal
 from aggregator.party.peers import PeerServicer
-from aggregator.party.preprocessing import DealtMaterial, MaterialPool, ask
+from aggregator.party.preprocessing import DealtPreprocessing, PreprocessingPool, ask
 from aggregator.party.servicer import PartyServicer, _Session
 from mpc_vote.argmax.crypten.triples import MAX_TRIPLES, TripleKind, Triples
 from mpc_vote.argmax.engine import Engine, label_bits, session_plan
@@ -55,7 +56,7 @@ from mpc_vote.mpc.cut_and_choose import (
     stream_key,
 )
 from mpc_vote.mpc.in_process import run_committee
-from mpc_vote.mpc.preprocessing import Item, Material, Plan, Run
+from mpc_vote.mpc.preprocessing import Item, Plan, Preprocessing, Run
 from mpc_vote.mpc.prg import SEED_BYTES, Words, new_seed
 from mpc_vote.pki.authority import CertificateAuthority
 from mpc_vote.pki.identity import Credentials, Identity, Role
@@ -191,26 +192,26 @@ class Dealer:
         return first_copy((await self.grants(session.id, session.parties, session.plan, 1))[rank])
 
     @contextlib.asynccontextmanager
-    async def material(
+    async def preprocessing(
         self,
         session: str,
-        pool: MaterialPool,
+        pool: PreprocessingPool,
         plan: Plan = SMALL_PLAN,
         parties: Sequence[str] = PAIR,
         rank: int = 1,
         timeout: float = SECONDS,
         address: str = "",
-    ) -> AsyncIterator[DealtMaterial]:
+    ) -> AsyncIterator[DealtPreprocessing]:
         """A party's side, as a round has it once the parties have drawn a copy."""
         async with self.channel(parties[rank], address) as channel:
             asked = Session(session, tuple(parties), plan, copies=1)
             drawn = await self.drawn(asked, rank, channel, timeout)
             last = rank == len(parties) - 1
-            material = DealtMaterial(channel, drawn, plan, last, pool, timeout)
+            preprocessing = DealtPreprocessing(channel, drawn, plan, last, pool, timeout)
             try:
-                yield material
+                yield preprocessing
             finally:
-                material.close()
+                preprocessing.close()
 
 
 def first_copy(grant: Grant) -> Drawn:
@@ -245,7 +246,7 @@ async def dealer(certificates: Certificates) -> AsyncIterator[Dealer]:
         yield one
 
 
-class WatchedPool(MaterialPool):
+class WatchedPool(PreprocessingPool):
     """A pool that remembers the most it ever held."""
 
     peak = 0
@@ -255,12 +256,12 @@ class WatchedPool(MaterialPool):
         self.peak = max(self.peak, self.held)
 
 
-async def taken(material: DealtMaterial, item: Item[Any]) -> Any:
+async def taken(preprocessing: DealtPreprocessing, item: Item[Any]) -> Any:
     """What the engine's thread gets."""
-    return await asyncio.wait_for(asyncio.to_thread(material.take, item), SECONDS)
+    return await asyncio.wait_for(asyncio.to_thread(preprocessing.take, item), SECONDS)
 
 
-async def holds(pool: MaterialPool, size: int) -> None:
+async def holds(pool: PreprocessingPool, size: int) -> None:
     """Waits until the pool holds just this much."""
 
     async def test() -> bool:
@@ -269,11 +270,11 @@ async def holds(pool: MaterialPool, size: int) -> None:
     await until(test, f"{size} bytes wait", step=0.005)
 
 
-async def ready(material: DealtMaterial, items: int) -> None:
+async def ready(preprocessing: DealtPreprocessing, items: int) -> None:
     """Waits until so many items are there to be taken."""
 
     async def test() -> bool:
-        return material._ready.qsize() >= items
+        return preprocessing._ready.qsize() >= items
 
     await until(test, f"{items} items are ready", step=0.005)
 
@@ -288,7 +289,7 @@ def part_bytes(plan: Plan) -> int:
     return sum(item.part_bytes for item in plan)
 
 
-# Material is dealt once, to whom and for what it was made
+# Preprocessing is dealt once, to whom and for what it was made
 
 
 async def test_all_parties_are_told_the_same_of_everybodys_seeds(dealer: Dealer) -> None:
@@ -626,18 +627,18 @@ async def test_corrections_that_parties_do_not_read_take_bounded_memory(
     async with contextlib.AsyncExitStack() as stack:
         materials = [
             await stack.enter_async_context(
-                dealer.material(f"session-{number}", MaterialPool(item.part_bytes), plan)
+                dealer.preprocessing(f"session-{number}", PreprocessingPool(item.part_bytes), plan)
             )
             for number in range(sessions)
         ]
-        for material in materials:
-            await ready(material, 1)
+        for preprocessing in materials:
+            await ready(preprocessing, 1)
         # The next of each is on its way and the one after that is made; nobody has room for them.
         await asyncio.sleep(SOON)
         assert 0 < Counted.alive <= room
         for _ in plan:
-            for material in materials:
-                await taken(material, item)
+            for preprocessing in materials:
+                await taken(preprocessing, item)
 
     async def gone() -> bool:
         return Counted.alive == 0
@@ -892,18 +893,20 @@ async def test_parties_find_the_winners_with_what_they_are_dealt(
     shares = rng.integers(0, 2**64, (len(parties), rows * classes), dtype=np.uint64)
     shares[0] = totals.reshape(-1).view(np.uint64) - np.sum(shares[1:], axis=0)
     plan = session_plan(engine, rows, classes, len(parties))
-    pool = MaterialPool(1 << 26)
+    pool = PreprocessingPool(1 << 26)
     async with contextlib.AsyncExitStack() as stack:
         grants = await dealer.grants("session", parties, plan, copies=1)
         materials = []
         for name, grant in zip(parties, grants, strict=True):
             channel = await stack.enter_async_context(dealer.channel(name))
             last = name == parties[-1]
-            material = DealtMaterial(channel, first_copy(grant), plan, last, pool, SECONDS)
-            stack.callback(material.close)
-            materials.append(material)
+            preprocessing = DealtPreprocessing(
+                channel, first_copy(grant), plan, last, pool, SECONDS
+            )
+            stack.callback(preprocessing.close)
+            materials.append(preprocessing)
 
-        def party(channel: Channel, _: Material) -> Words:
+        def party(channel: Channel, _: Preprocessing) -> Words:
             return engine.run(shares[channel.rank], classes, channel, materials[channel.rank])
 
         found = await asyncio.to_thread(run_committee, len(parties), party)
@@ -917,36 +920,36 @@ async def test_an_item_that_is_not_the_planned_one_is_not_handed_out(
     dealer: Dealer, rank: int
 ) -> None:
     """An engine that left its plan would unmask with what its peers hold other parts of."""
-    pool = MaterialPool(1 << 26)
-    async with dealer.material("session", pool, MIXED_PLAN, rank=rank) as material:
-        assert (await taken(material, SMALL)).a.size == SMALL.count
+    pool = PreprocessingPool(1 << 26)
+    async with dealer.preprocessing("session", pool, MIXED_PLAN, rank=rank) as preprocessing:
+        assert (await taken(preprocessing, SMALL)).a.size == SMALL.count
         with refused(ErrorKind.DEAL_INVALID, "left its plan"):
-            await taken(material, SMALL)
+            await taken(preprocessing, SMALL)
         # It does not find its way back either: what it left out is gone.
         with refused(ErrorKind.DEAL_INVALID, "left its plan"):
-            await taken(material, LEVEL)
+            await taken(preprocessing, LEVEL)
 
 
 async def test_nothing_is_handed_out_after_the_plans_end(dealer: Dealer) -> None:
-    async with dealer.material("session", MaterialPool(1 << 26)) as material:
+    async with dealer.preprocessing("session", PreprocessingPool(1 << 26)) as preprocessing:
         for item in SMALL_PLAN:
-            await taken(material, item)
+            await taken(preprocessing, item)
         with refused(ErrorKind.DEAL_INVALID, "left its plan"):
-            await taken(material, SMALL)
+            await taken(preprocessing, SMALL)
 
 
 # Dealing ahead
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-async def test_material_comes_without_being_asked_for(dealer: Dealer, rank: int) -> None:
-    pool = MaterialPool(1 << 26)
-    async with dealer.material("session", pool, MIXED_PLAN, rank=rank) as material:
+async def test_preprocessing_comes_without_being_asked_for(dealer: Dealer, rank: int) -> None:
+    pool = PreprocessingPool(1 << 26)
+    async with dealer.preprocessing("session", pool, MIXED_PLAN, rank=rank) as preprocessing:
         await holds(pool, part_bytes(MIXED_PLAN))
-        await asyncio.wait_for(material.ready(), SECONDS)
+        await asyncio.wait_for(preprocessing.ready(), SECONDS)
         left = part_bytes(MIXED_PLAN)
         for item in MIXED_PLAN:
-            await taken(material, item)
+            await taken(preprocessing, item)
             left -= item.part_bytes
             await holds(pool, left)
     assert pool.held == 0
@@ -956,15 +959,15 @@ async def test_material_comes_without_being_asked_for(dealer: Dealer, rank: int)
 async def test_no_more_waits_than_the_pool_has_room_for(dealer: Dealer, rank: int) -> None:
     room = 3 * SMALL.part_bytes + SMALL.part_bytes // 2
     pool = WatchedPool(room)
-    async with dealer.material("session", pool, rank=rank) as material:
-        await ready(material, 3)
+    async with dealer.preprocessing("session", pool, rank=rank) as preprocessing:
+        await ready(preprocessing, 3)
         await settled()
         assert pool.held == 3 * SMALL.part_bytes
-        assert material._ready.qsize() == 3
+        assert preprocessing._ready.qsize() == 3
         # As one is used, one more comes.
         for left in range(len(list(SMALL_PLAN)), 0, -1):
-            await ready(material, min(3, left))
-            await taken(material, SMALL)
+            await ready(preprocessing, min(3, left))
+            await taken(preprocessing, SMALL)
     assert pool.peak == 3 * SMALL.part_bytes
     assert pool.held == 0
 
@@ -972,8 +975,8 @@ async def test_no_more_waits_than_the_pool_has_room_for(dealer: Dealer, rank: in
 async def test_the_pool_is_shared_by_all_rounds(dealer: Dealer) -> None:
     pool = WatchedPool(5 * SMALL.part_bytes)
     async with (
-        dealer.material("first", pool) as first,
-        dealer.material("second", pool) as second,
+        dealer.preprocessing("first", pool) as first,
+        dealer.preprocessing("second", pool) as second,
     ):
         await holds(pool, 5 * SMALL.part_bytes)
         await settled()
@@ -988,9 +991,9 @@ async def test_the_pool_is_shared_by_all_rounds(dealer: Dealer) -> None:
 async def test_rounds_do_not_wait_for_each_others_room(dealer: Dealer) -> None:
     """The first holds all room and is in no hurry; the second still gets on, and then the first."""
     pool = WatchedPool(4 * SMALL.part_bytes)
-    async with dealer.material("first", pool) as first:
+    async with dealer.preprocessing("first", pool) as first:
         await ready(first, 4)
-        async with dealer.material("second", pool) as second:
+        async with dealer.preprocessing("second", pool) as second:
             await settled()
             assert second._held == 0
             for item in SMALL_PLAN:
@@ -1008,16 +1011,18 @@ async def test_two_rounds_at_once_get_through_a_pool_without_room(dealer: Dealer
     pool = WatchedPool(0)
     async with contextlib.AsyncExitStack() as stack:
         rounds = [
-            await stack.enter_async_context(dealer.material(f"{session}-{rank}", pool, rank=rank))
+            await stack.enter_async_context(
+                dealer.preprocessing(f"{session}-{rank}", pool, rank=rank)
+            )
             for session in ("first", "second")
             for rank in (0, 1)
         ]
         await settled()
         assert pool.held == 0, "there is no room to deal ahead"
 
-        async def use(material: DealtMaterial) -> None:
+        async def use(preprocessing: DealtPreprocessing) -> None:
             for item in SMALL_PLAN:
-                await taken(material, item)
+                await taken(preprocessing, item)
 
         await asyncio.gather(*map(use, rounds))
         await holds(pool, 0)
@@ -1028,9 +1033,9 @@ async def test_an_item_larger_than_the_pool_still_comes(dealer: Dealer) -> None:
     large = Triples(TripleKind.PRODUCT, 200_000)
     plan = Plan((Run((SMALL, large, SMALL), 1),))
     pool = WatchedPool(2 * SMALL.part_bytes)
-    async with dealer.material("session", pool, plan) as material:
+    async with dealer.preprocessing("session", pool, plan) as preprocessing:
         for item in plan:
-            assert (await taken(material, item)).c.size == item.count
+            assert (await taken(preprocessing, item)).c.size == item.count
     assert pool.held == 0
 
 
@@ -1095,10 +1100,10 @@ def correction(size: int, offset: int = 0) -> dealer_pb2.CollectResponse:
 
 
 async def test_a_dealer_that_never_answers_is_late(certificates: Certificates) -> None:
-    pool = MaterialPool(1 << 20)
+    pool = PreprocessingPool(1 << 20)
     async with serving(certificates, FaultyDealer()) as dealer:
-        with refused(ErrorKind.MATERIAL_LATE, "within 0.3 s", "exchange_seconds"):
-            async with dealer.material("session", pool, timeout=SOON):
+        with refused(ErrorKind.PREPROCESSING_LATE, "within 0.3 s", "exchange_seconds"):
+            async with dealer.preprocessing("session", pool, timeout=SOON):
                 pass
     assert pool.held == 0
 
@@ -1111,13 +1116,13 @@ async def test_a_dealer_that_never_answers_is_late(certificates: Certificates) -
 async def test_a_dealer_that_stalls_is_late(
     certificates: Certificates, sent: list[dealer_pb2.CollectResponse]
 ) -> None:
-    pool = MaterialPool(1 << 20)
+    pool = PreprocessingPool(1 << 20)
     async with (
         serving(certificates, FaultyDealer(*GRANT, *sent)) as dealer,
-        dealer.material("session", pool, timeout=SOON) as material,
+        dealer.preprocessing("session", pool, timeout=SOON) as preprocessing,
     ):
-        with refused(ErrorKind.MATERIAL_LATE, "within 0.3 s"):
-            await taken(material, SMALL)
+        with refused(ErrorKind.PREPROCESSING_LATE, "within 0.3 s"):
+            await taken(preprocessing, SMALL)
     assert pool.held == 0
 
 
@@ -1128,22 +1133,22 @@ async def test_what_a_dealer_sent_before_it_stalled_is_still_used(
     sent = [*GRANT, correction(size), correction(size, size)]
     async with (
         serving(certificates, FaultyDealer(*sent)) as dealer,
-        dealer.material("session", MaterialPool(1 << 20), timeout=SOON) as material,
+        dealer.preprocessing("session", PreprocessingPool(1 << 20), timeout=SOON) as preprocessing,
     ):
         for _ in range(2):
-            assert (await taken(material, SMALL)).c.size == SMALL.count
-        with refused(ErrorKind.MATERIAL_LATE):
-            await taken(material, SMALL)
+            assert (await taken(preprocessing, SMALL)).c.size == SMALL.count
+        with refused(ErrorKind.PREPROCESSING_LATE):
+            await taken(preprocessing, SMALL)
 
 
 async def test_parties_that_need_no_correction_need_no_dealer_after_the_grant(
     certificates: Certificates,
 ) -> None:
     async with serving(certificates, FaultyDealer(*GRANT)) as dealer:
-        pool = MaterialPool(1 << 26)
-        async with dealer.material("session", pool, rank=0, timeout=SOON) as material:
+        pool = PreprocessingPool(1 << 26)
+        async with dealer.preprocessing("session", pool, rank=0, timeout=SOON) as preprocessing:
             for item in SMALL_PLAN:
-                await taken(material, item)
+                await taken(preprocessing, item)
 
 
 async def test_a_dealer_that_ends_too_early_is_named(certificates: Certificates) -> None:
@@ -1151,11 +1156,11 @@ async def test_a_dealer_that_ends_too_early_is_named(certificates: Certificates)
     sent = [*GRANT, correction(size), correction(8, size)]
     async with (
         serving(certificates, FaultyDealer(*sent, ends=True)) as dealer,
-        dealer.material("session", MaterialPool(1 << 20)) as material,
+        dealer.preprocessing("session", PreprocessingPool(1 << 20)) as preprocessing,
     ):
-        await taken(material, SMALL)
+        await taken(preprocessing, SMALL)
         with refused(ErrorKind.PARTY_UNREACHABLE, "The dealer", "ended the stream"):
-            await taken(material, SMALL)
+            await taken(preprocessing, SMALL)
 
 
 @pytest.mark.parametrize(
@@ -1175,7 +1180,7 @@ async def test_a_dealer_that_grants_nothing_is_refused(
     servicer = FaultyDealer(first)
     async with serving(certificates, servicer) as dealer:
         with refused(ErrorKind.ANSWER_MALFORMED, "The dealer", "grants nothing"):
-            async with dealer.material("session", MaterialPool(1 << 20)):
+            async with dealer.preprocessing("session", PreprocessingPool(1 << 20)):
                 pass
         await asyncio.wait_for(servicer.left.wait(), SECONDS)
 
@@ -1185,7 +1190,7 @@ async def test_a_dealer_that_says_more_than_was_asked_for_is_refused(
 ) -> None:
     async with serving(certificates, FaultyDealer(*GRANT, GRANT[-1])) as dealer:
         with refused(ErrorKind.ANSWER_MALFORMED, "The dealer", "more than was asked for"):
-            async with dealer.material("session", MaterialPool(1 << 20)):
+            async with dealer.preprocessing("session", PreprocessingPool(1 << 20)):
                 pass
 
 
@@ -1194,7 +1199,7 @@ async def test_a_dealer_that_commits_to_nothing_is_refused(certificates: Certifi
         certificates, FaultyDealer(*GRANT[:3], granted(bytes(32), bytes(32)))
     ) as dealer:
         with refused(ErrorKind.ANSWER_MALFORMED, "The dealer", "commits to nothing"):
-            async with dealer.material("session", MaterialPool(1 << 20)):
+            async with dealer.preprocessing("session", PreprocessingPool(1 << 20)):
                 pass
 
 
@@ -1207,11 +1212,11 @@ async def test_a_correction_that_was_not_committed_to_is_not_used(
     sent = (correction(SMALL.correction_bytes), wrong)
     async with (
         serving(certificates, FaultyDealer(*GRANT, *sent)) as dealer,
-        dealer.material("session", MaterialPool(1 << 20)) as material,
+        dealer.preprocessing("session", PreprocessingPool(1 << 20)) as preprocessing,
     ):
-        await taken(material, SMALL)
+        await taken(preprocessing, SMALL)
         with refused(ErrorKind.DEALER_CAUGHT, "item 1 is not what it committed to"):
-            await taken(material, SMALL)
+            await taken(preprocessing, SMALL)
 
 
 @pytest.mark.parametrize(
@@ -1225,11 +1230,11 @@ async def test_corrections_that_come_twice_or_out_of_order_or_empty_blame_nobody
     sent = (correction(SMALL.correction_bytes), correction(size, offset))
     async with (
         serving(certificates, FaultyDealer(*GRANT, *sent)) as dealer,
-        dealer.material("session", MaterialPool(1 << 20)) as material,
+        dealer.preprocessing("session", PreprocessingPool(1 << 20)) as preprocessing,
     ):
-        await taken(material, SMALL)
+        await taken(preprocessing, SMALL)
         with refused(ErrorKind.ANSWER_MALFORMED, "The dealer", "gaps"):
-            await taken(material, SMALL)
+            await taken(preprocessing, SMALL)
 
 
 async def test_no_piece_of_corrections_is_more_than_the_pool_has_room_for(
@@ -1239,11 +1244,11 @@ async def test_no_piece_of_corrections_is_more_than_the_pool_has_room_for(
     sent = (correction(SMALL.correction_bytes), correction(1 << 20, SMALL.correction_bytes))
     async with (
         serving(certificates, FaultyDealer(*GRANT, *sent)) as dealer,
-        dealer.material("session", MaterialPool(1 << 20)) as material,
+        dealer.preprocessing("session", PreprocessingPool(1 << 20)) as preprocessing,
     ):
-        await taken(material, SMALL)
+        await taken(preprocessing, SMALL)
         with refused(ErrorKind.ANSWER_MALFORMED, "The dealer", "two items"):
-            await taken(material, SMALL)
+            await taken(preprocessing, SMALL)
 
 
 async def test_an_error_that_waits_to_be_taken_keeps_nothing_of_what_the_dealer_sent(
@@ -1251,10 +1256,10 @@ async def test_an_error_that_waits_to_be_taken_keeps_nothing_of_what_the_dealer_
 ) -> None:
     async with (
         serving(certificates, FaultyDealer(*GRANT, correction(1 << 20, 1))) as dealer,
-        dealer.material("session", MaterialPool(1 << 20)) as material,
+        dealer.preprocessing("session", PreprocessingPool(1 << 20)) as preprocessing,
     ):
         with pytest.raises(VoteError) as caught:
-            await taken(material, SMALL)
+            await taken(preprocessing, SMALL)
     frames = [frame for frame, _ in traceback.walk_tb(caught.value.__traceback__)]
     (reading,) = [frame for frame in frames if frame.f_code.co_name == "_bytes"]
     assert not reading.f_locals
@@ -1264,56 +1269,58 @@ async def test_a_dealer_that_dies_is_named(certificates: Certificates) -> None:
     """Its connection breaks in the middle of the stream: nobody waits for what will not come."""
     size = SMALL.correction_bytes
     sent = [*GRANT, correction(size), correction(8, size)]
-    pool = MaterialPool(1 << 20)
+    pool = PreprocessingPool(1 << 20)
     async with serving(certificates, FaultyDealer(*sent)) as dealer:
         (port,) = free_ports(1)
         address = f"127.0.0.1:{port}"
         async with contextlib.AsyncExitStack() as stack:
             line = contextlib.AsyncExitStack()
             await line.enter_async_context(Relay(address, dealer.address).running())
-            material = await stack.enter_async_context(
-                dealer.material("session", pool, address=address)
+            preprocessing = await stack.enter_async_context(
+                dealer.preprocessing("session", pool, address=address)
             )
-            await ready(material, 1)
+            await ready(preprocessing, 1)
             await line.aclose()
-            await taken(material, SMALL)
+            await taken(preprocessing, SMALL)
             with refused(ErrorKind.PARTY_UNREACHABLE, "The dealer does not answer"):
-                await taken(material, SMALL)
+                await taken(preprocessing, SMALL)
     assert pool.held == 0
 
 
 async def test_a_dealer_that_is_stopped_is_named(certificates: Certificates) -> None:
     """It is told to stop in the middle of a stream."""
-    pool = MaterialPool(1 << 20)
+    pool = PreprocessingPool(1 << 20)
     async with contextlib.AsyncExitStack() as stack:
         line = contextlib.AsyncExitStack()
         dealer = await line.enter_async_context(serving(certificates, FaultyDealer(*GRANT)))
-        material = await stack.enter_async_context(dealer.material("session", pool))
+        preprocessing = await stack.enter_async_context(dealer.preprocessing("session", pool))
         await line.aclose()
         with refused(ErrorKind.PARTY_UNREACHABLE, "The dealer"):
-            await taken(material, SMALL)
+            await taken(preprocessing, SMALL)
     assert pool.held == 0
 
 
 # Closing gives everything back
 
 
-async def _while_the_pool_is_full(material: DealtMaterial, pool: MaterialPool) -> None:
-    await ready(material, 3)
+async def _while_the_pool_is_full(
+    preprocessing: DealtPreprocessing, pool: PreprocessingPool
+) -> None:
+    await ready(preprocessing, 3)
 
 
-async def _before_anything_came(material: DealtMaterial, pool: MaterialPool) -> None:
+async def _before_anything_came(preprocessing: DealtPreprocessing, pool: PreprocessingPool) -> None:
     assert pool.held == 0
 
 
-async def _after_some_were_used(material: DealtMaterial, pool: MaterialPool) -> None:
+async def _after_some_were_used(preprocessing: DealtPreprocessing, pool: PreprocessingPool) -> None:
     for _ in range(4):
-        await taken(material, SMALL)
+        await taken(preprocessing, SMALL)
 
 
-async def _after_a_failure(material: DealtMaterial, pool: MaterialPool) -> None:
+async def _after_a_failure(preprocessing: DealtPreprocessing, pool: PreprocessingPool) -> None:
     with refused(ErrorKind.DEAL_INVALID):
-        await taken(material, LEVEL)
+        await taken(preprocessing, LEVEL)
 
 
 @pytest.mark.parametrize(
@@ -1323,52 +1330,52 @@ async def _after_a_failure(material: DealtMaterial, pool: MaterialPool) -> None:
 )
 @pytest.mark.parametrize("rank", [0, 1])
 async def test_closing_gives_all_room_back(
-    dealer: Dealer, rank: int, when: Callable[[DealtMaterial, MaterialPool], Any]
+    dealer: Dealer, rank: int, when: Callable[[DealtPreprocessing, PreprocessingPool], Any]
 ) -> None:
-    pool = MaterialPool(3 * SMALL.part_bytes)
-    async with dealer.material("session", pool, rank=rank) as material:
-        await when(material, pool)
-        material.close()
+    pool = PreprocessingPool(3 * SMALL.part_bytes)
+    async with dealer.preprocessing("session", pool, rank=rank) as preprocessing:
+        await when(preprocessing, pool)
+        preprocessing.close()
         assert pool.held == 0
         # Nor does anything come later, or go twice.
         await settled()
-        material.close()
+        preprocessing.close()
         assert pool.held == 0
-    async with dealer.material("another", pool, rank=rank) as material:
-        await ready(material, 3)
+    async with dealer.preprocessing("another", pool, rank=rank) as preprocessing:
+        await ready(preprocessing, 3)
         assert pool.held == 3 * SMALL.part_bytes
     assert pool.held == 0
 
 
 async def test_closing_hangs_up_on_the_dealer(certificates: Certificates) -> None:
     servicer = FaultyDealer(*GRANT)
-    pool = MaterialPool(1 << 20)
+    pool = PreprocessingPool(1 << 20)
     async with (
         serving(certificates, servicer) as dealer,
-        dealer.material("session", pool) as material,
+        dealer.preprocessing("session", pool) as preprocessing,
     ):
         await holds(pool, SMALL.part_bytes)
-        material.close()
+        preprocessing.close()
         await asyncio.wait_for(servicer.left.wait(), SECONDS)
         assert pool.held == 0
 
 
-async def test_an_engine_that_waits_when_its_material_is_closed_is_let_go(
+async def test_an_engine_that_waits_when_its_preprocessing_is_closed_is_let_go(
     certificates: Certificates,
 ) -> None:
     """A count that is given up must not keep a thread until the patience for the dealer ends."""
-    pool = MaterialPool(1 << 20)
+    pool = PreprocessingPool(1 << 20)
     async with (
         serving(certificates, FaultyDealer(*GRANT)) as dealer,
-        dealer.material("session", pool, timeout=10 * SECONDS) as material,
+        dealer.preprocessing("session", pool, timeout=10 * SECONDS) as preprocessing,
     ):
-        waiting = asyncio.create_task(asyncio.to_thread(material.take, SMALL))
-        await asyncio.wait_for(material._wanted.wait(), SECONDS)
-        material.close()
+        waiting = asyncio.create_task(asyncio.to_thread(preprocessing.take, SMALL))
+        await asyncio.wait_for(preprocessing._wanted.wait(), SECONDS)
+        preprocessing.close()
         with pytest.raises(VoteError):
             await asyncio.wait_for(waiting, SECONDS)
         with pytest.raises(VoteError):
-            await taken(material, SMALL)
+            await taken(preprocessing, SMALL)
     assert pool.held == 0
 
 
@@ -1387,15 +1394,15 @@ async def test_closing_before_a_correction_is_compared_blames_nobody(
         ):
             drawn = await one.drawn(asked, 1, channel, SECONDS)
             busy = threads.submit(held.wait, SECONDS)
-            material = DealtMaterial(
-                channel, drawn, SMALL_PLAN, True, MaterialPool(1 << 20), SECONDS, blamed.append
+            preprocessing = DealtPreprocessing(
+                channel, drawn, SMALL_PLAN, True, PreprocessingPool(1 << 20), SECONDS, blamed.append
             )
 
             async def waits() -> bool:
                 return threads._work_queue.qsize() == 1
 
             await until(waits, "a correction waits to be compared", step=0.005)
-            material.close()
+            preprocessing.close()
             held.set()
             assert busy.result(SECONDS)
             await asyncio.to_thread(int)
@@ -1406,11 +1413,11 @@ async def test_closing_before_a_correction_is_compared_blames_nobody(
 async def test_closing_as_a_correction_comes_blames_nobody_and_keeps_no_room(turns: int) -> None:
     """At every turn of the loop while the first correction is on its way."""
     blamed: list[VoteError] = []
-    pool = MaterialPool(1 << 20)
+    pool = PreprocessingPool(1 << 20)
     digests = tuple(commitment(bytes(SMALL.correction_bytes), KEY, index) for index in range(8))
     stream = Stream([correction(SMALL.correction_bytes)], asyncio.get_running_loop().create_future)
     channel: Any = FakeChannel({"Collect": lambda _: stream})
-    material = DealtMaterial(
+    preprocessing = DealtPreprocessing(
         channel,
         Drawn("session", 0, KEY, digests, b"", 0),
         SMALL_PLAN,
@@ -1421,19 +1428,19 @@ async def test_closing_as_a_correction_comes_blames_nobody_and_keeps_no_room(tur
     )
     for _ in range(turns):
         await asyncio.sleep(0)
-    material.close()
-    await asyncio.gather(material._fetching, return_exceptions=True)
+    preprocessing.close()
+    await asyncio.gather(preprocessing._fetching, return_exceptions=True)
     await asyncio.get_running_loop().shutdown_default_executor()
     assert blamed == [] and pool.held == 0
 
 
 async def test_seeds_are_forgotten_and_never_shown(dealer: Dealer) -> None:
-    async with dealer.material("session", MaterialPool(1 << 20)) as material:
-        key = material._key
+    async with dealer.preprocessing("session", PreprocessingPool(1 << 20)) as preprocessing:
+        key = preprocessing._key
         assert len(key) == 32
-        assert repr(key) not in repr(material)
-        material.close()
-        assert material._key == b"" and material._drawn.key == b""
+        assert repr(key) not in repr(preprocessing)
+        preprocessing.close()
+        assert preprocessing._key == b"" and preprocessing._drawn.key == b""
 
 
 # Rounds at parties
@@ -1454,7 +1461,7 @@ class Parties:
             yield channel
 
     @property
-    def pools(self) -> list[MaterialPool]:
+    def pools(self) -> list[PreprocessingPool]:
         return [servicer._pool for servicer in self.servicers.values()]
 
     async def hold(self, size: int) -> None:
@@ -1531,11 +1538,11 @@ def winners(cast: dict[str, Labels]) -> Labels:
 
 
 def needed(spec: Spec) -> int:
-    """Bytes of a party's part of all material of a round."""
+    """Bytes of a party's part of all preprocessing of a round."""
     return part_bytes(session_plan(spec.engine, spec.rows, spec.row_classes, len(TRIO)))
 
 
-async def test_a_rounds_material_waits_before_anybody_has_voted(
+async def test_a_rounds_preprocessing_waits_before_anybody_has_voted(
     dealer: Dealer, tmp_path: Path
 ) -> None:
     async with committee_of(dealer, tmp_path, 1 << 26) as (parties, committee):
@@ -1572,7 +1579,7 @@ async def test_a_dealer_is_not_missed_once_all_is_dealt(
 async def test_an_abandoned_round_gives_its_room_back(dealer: Dealer, tmp_path: Path) -> None:
     async with committee_of(dealer, tmp_path, 1 << 26) as (parties, committee):
         early, late = committee.spec(queries=MANY), committee.spec(queries=MANY)
-        # One is abandoned at once, while its material is on the way; one when all of it waits.
+        # One is abandoned at once, while its preprocessing is on the way; one when all of it waits.
         await committee.open(early)
         await committee.abandon(early)
         await parties.hold(0)
@@ -1691,7 +1698,7 @@ async def test_a_dealer_that_stalls_fails_the_count_and_nothing_stays(
         outcomes = await committee.aggregate(spec, [held])
         assert not any(outcome.released for outcome in outcomes)
         last = outcomes[-1].error
-        assert last is not None and last.name == "MATERIAL_LATE", last
+        assert last is not None and last.name == "PREPROCESSING_LATE", last
         await parties.hold(0)
 
 
@@ -1721,7 +1728,7 @@ async def test_no_label_comes_of_a_dealer_that_lies_and_it_is_not_asked_again(
 
         # Whoever caught it says so from then on, before anything is spent, also to the coordinator.
         marks = [mark for name in TRIO if (mark := tmp_path / name / "dealer-caught").exists()]
-        assert marks and all("wrong material" in mark.read_text() for mark in marks)
+        assert marks and all("wrong preprocessing" in mark.read_text() for mark in marks)
         # Another round that was open is not counted either: its lie may be the one in the copy
         # that was drawn.
         outcomes = await committee.aggregate(other, [held_before])
@@ -1773,7 +1780,7 @@ class SilentDealer(DealerServicer):
 
 
 @pytest.mark.parametrize("ends", ["caught", "abandoned"])
-async def test_a_count_that_waits_for_material_is_told_that_none_will_come(
+async def test_a_count_that_waits_for_preprocessing_is_told_that_none_will_come(
     certificates: Certificates, tmp_path: Path, ends: str
 ) -> None:
     async with (
@@ -1903,7 +1910,7 @@ async def test_a_round_that_failed_keeps_nothing_of_what_the_dealer_sent(
         await committee.open_at("party-0", spec)
         error = await error_of(committee.holdings(spec, "party-0"))
         assert error.name == "ANSWER_MALFORMED" and "The dealer" in error.message
-        kept = parties.servicers["party-0"]._rounds[spec.round_id].material.exception()
+        kept = parties.servicers["party-0"]._rounds[spec.round_id].preprocessing.exception()
         assert kept is not None
         frames = [frame for frame, _ in traceback.walk_tb(kept.__traceback__)]
         assert "ask" in {frame.f_code.co_name for frame in frames}

@@ -211,8 +211,8 @@ async def test_an_agents_refusal_reaches_the_client(service: Service, labs: Grou
     """Agents decide for themselves; the client learns who did not take part, and why."""
     queries = labs.queries(12)
     async with (
-        service.extra_agent("miser", labs, budget_instance="0.001", neighbours="9"),
-        service.extra_agent("hasty", labs, max_queries="11", neighbours="9"),
+        service.extra_agent("miser", labs, budget_instance="0.001", k="9"),
+        service.extra_agent("hasty", labs, max_queries="11", k="9"),
         service.client() as client,
     ):
         result = await client.label(queries, labs.plan(sigma=0.5, quorum=2))
@@ -228,7 +228,7 @@ async def test_an_agents_refusal_reaches_the_client(service: Service, labs: Grou
 
 async def test_an_agent_that_wants_more_noise_is_left_out(service: Service, labs: Group) -> None:
     async with (
-        service.extra_agent("wary", labs, min_sigma="7", neighbours="9"),
+        service.extra_agent("wary", labs, min_sigma="7", k="9"),
         service.client() as client,
     ):
         rosters = []

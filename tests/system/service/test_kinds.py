@@ -51,7 +51,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     agents = {}
     for name, part in {**FACES, **MODELS}.items():
         save_part(directory / f"{name}.npz", part)
-        agents[name] = {"data": str(directory / f"{name}.npz"), "neighbours": "7"}
+        agents[name] = {"data": str(directory / f"{name}.npz"), "k": "7"}
     for number, name in enumerate(MODELS):
         agents[name] |= {"voter": "network", "seed": str(number)}
     running = Cluster(directory, 2, agents)

@@ -30,7 +30,7 @@ class _Seeded(Agent):
 async def test_simulation_and_service_give_the_same_labels(service: Service) -> None:
     parts = split_skewed(load_embedded(), AGENTS, QUERIES, 500, 0, 4)
     flags = {
-        "knn": ("--voter=knn", "--features=strokes", "--neighbours=4"),
+        "knn": ("--voter=knn", "--features=strokes", "--k=4"),
         "ae": ("--voter=network",),
     }
     kinds = {"knn": KNN_COUNT, "ae": ONE_HOT}

@@ -61,7 +61,7 @@ async def _agents(
         names = [f"{prefix}-{number}" for number in range(HONEST + liars)]
         for number, name in enumerate(names):
             kind = Agent if number < HONEST else _Stuffer
-            flags = (f"--voter={voter}", "--neighbours=1")
+            flags = (f"--voter={voter}", "--k=1")
             await join(stack, service, name, _points(label), kind, *flags)
         client = await stack.enter_async_context(service.client())
         await until(lambda: attends(client, *names), "all attend")

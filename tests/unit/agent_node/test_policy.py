@@ -62,13 +62,13 @@ def spec_for(present: Mapping[str, agent_pb2.Capabilities], **plan: object) -> S
         dealer=given.dealer_name,
         engine=given.engine,
         sigma=given.sigma,
-        least_sigma=given.least_sigma,
+        min_sigma=given.min_sigma,
         delta=given.delta,
         quorum_fraction=given.quorum_fraction,
         collusion=given.collusion,
         answer_seconds=given.answer_seconds,
-        least_neighbours=given.least_neighbours,
-        most_neighbours=given.most_neighbours,
+        min_k=given.min_k,
+        max_k=given.max_k,
     )
     message = Plan(classes=CLASSES, **plan).message()  # type: ignore[arg-type]
     return make_spec(message, QUERIES, present, defaults, 0.001)
@@ -214,7 +214,7 @@ def test_an_agent_with_more_neighbours_than_the_service_takes_bends_no_round(k: 
         assert spec.roster == alone.roster
         assert spec.mechanism == alone.mechanism
         assert spec.message.verified == alone.message.verified
-    with refused(ErrorKind.NEIGHBOURS_RANGE, str(k)):
+    with refused(ErrorKind.K_RANGE, str(k)):
         spec_for({"mallory": liar(k=k)})
 
 

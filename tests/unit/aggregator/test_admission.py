@@ -1,4 +1,4 @@
-"""Places for rounds: a bound that holds, a line that is fair, and nothing that grows."""
+"""AdmissionControl for rounds: a bound that holds, a line that is fair, and nothing that grows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from aggregator.coordinator.admission import MAX_NAMES, Places
+from aggregator.coordinator.admission import MAX_NAMES, AdmissionControl
 from mpc_vote.errors import ErrorKind, VoteError
 
 
@@ -25,7 +25,7 @@ def clock() -> Clock:
     return Clock()
 
 
-def told(places: Places, client: str) -> VoteError:
+def told(places: AdmissionControl, client: str) -> VoteError:
     with pytest.raises(VoteError) as caught:
         places.take(client)
     error = caught.value
@@ -36,7 +36,7 @@ def told(places: Places, client: str) -> VoteError:
 
 def test_no_more_places_are_given_than_there_are(clock: Clock) -> None:
     """Whoever finds none is told when to come back."""
-    places = Places(2, clock)
+    places = AdmissionControl(2, clock)
     places.take("a")
     places.take("a")
     told(places, "a")
@@ -48,7 +48,7 @@ def test_no_more_places_are_given_than_there_are(clock: Clock) -> None:
 
 def test_who_was_just_served_does_not_pass_those_that_wait(clock: Clock) -> None:
     """A free place is for whoever stands first, and each client stands in line once."""
-    places = Places(1, clock)
+    places = AdmissionControl(1, clock)
     places.take("greedy")
     for name in ("first", "second", "first", "greedy"):
         told(places, name)
@@ -65,7 +65,7 @@ def test_who_was_just_served_does_not_pass_those_that_wait(clock: Clock) -> None
 
 def test_who_does_not_come_back_loses_its_turn(clock: Clock) -> None:
     """A client that is gone keeps a place empty for seconds, not for ever."""
-    places = Places(1, clock)
+    places = AdmissionControl(1, clock)
     places.take("a")
     wait = told(places, "gone").retry_after
     assert wait is not None
@@ -79,7 +79,7 @@ def test_who_does_not_come_back_loses_its_turn(clock: Clock) -> None:
 
 def test_a_client_whose_turn_it_is_has_time_to_upload(clock: Clock) -> None:
     """Its turn does not lapse between the plan and the end of the batch."""
-    places = Places(1, clock)
+    places = AdmissionControl(1, clock)
     places.take("a")
     told(places, "slow")
     places.release()
@@ -93,7 +93,7 @@ def test_the_hint_grows_with_the_line_and_with_what_rounds_take(clock: Clock) ->
     """Those far behind ask less often, and nobody is sent away for long."""
     hints = {}
     for seconds in (1.0, 9.0):
-        places = Places(2, clock)
+        places = AdmissionControl(2, clock)
         for _ in range(20):
             places.take("a")
             places.release(seconds)
@@ -107,7 +107,7 @@ def test_the_hint_grows_with_the_line_and_with_what_rounds_take(clock: Clock) ->
 
 def test_the_line_is_bounded(clock: Clock) -> None:
     """Names beyond the line's length are refused too, and take no memory."""
-    places = Places(1, clock)
+    places = AdmissionControl(1, clock)
     places.take("a")
     for number in range(2 * MAX_NAMES):
         told(places, f"client-{number}")
@@ -118,7 +118,7 @@ def test_the_line_is_bounded(clock: Clock) -> None:
 def test_nobody_starves_when_all_ask_without_end(clock: Clock, seed: int) -> None:
     """Far more clients than places, all at their hints: each is served about as often."""
     rng = random.Random(seed)
-    places, served = Places(4, clock), Counter[str]()
+    places, served = AdmissionControl(4, clock), Counter[str]()
     clients = [f"client-{number}" for number in range(50)]
     asks = dict.fromkeys(clients, 0.0)
     ends: dict[str, float] = {}
@@ -140,5 +140,5 @@ def test_nobody_starves_when_all_ask_without_end(clock: Clock, seed: int) -> Non
             asks[client] = clock.now + (error.retry_after or 0) * rng.uniform(1.0, 1.25)
         assert len(ends) <= 4
     assert min(served[name] for name in clients) >= 0.8 * max(served.values())
-    # Places are not kept empty for long: four of them would serve 1,333 at best.
+    # AdmissionControl are not kept empty for long: four of them would serve 1,333 at best.
     assert served.total() > 1_150

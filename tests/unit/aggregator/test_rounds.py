@@ -21,7 +21,7 @@ import pytest
 
 from aggregator.coordinator import rounds
 from aggregator.coordinator.archive import Archive
-from aggregator.coordinator.attendance import Attendance, Ballots
+from aggregator.coordinator.attendance import Attendance, Responses
 from aggregator.coordinator.rounds import Round, RoundRunner
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.privacy.ledger import Ledger
@@ -79,7 +79,7 @@ class Voted(Attendance):
     """All agents have answered as soon as they are asked."""
 
     @contextlib.contextmanager
-    def announce(self, spec: Spec, queries: Path) -> Iterator[Ballots]:
+    def announce(self, spec: Spec, queries: Path) -> Iterator[Responses]:
         with super().announce(spec, queries) as ballots:
             ballots.prepared.update(spec.roster)
             ballots.submitted.update(dict.fromkeys(spec.roster, 1))
@@ -239,7 +239,7 @@ async def test_nobody_is_told_to_ask_again_once_a_round_is_charged(
 
 _LEFT = VoteError(ErrorKind.PARTY_UNREACHABLE, who="A peer, party-2,", why="it left the session")
 _LATE = VoteError(ErrorKind.DEADLINE, what="Party party-2", seconds=30.0)
-_OWN = VoteError(ErrorKind.MATERIAL_LATE, seconds=30.0)
+_OWN = VoteError(ErrorKind.PREPROCESSING_LATE, seconds=30.0)
 
 
 def _quoted(who: str, why: str) -> VoteError:
@@ -254,7 +254,7 @@ def _quoted(who: str, why: str) -> VoteError:
         (_LATE, _quoted("The dealer", "DEAL_ENDED: no")),
         (_LEFT, _OWN),
         (_quoted("The dealer", "DEAL_ENDED: party party-2 was not served"), _OWN),
-        (_quoted("Party party-2", "MATERIAL_LATE: no"), _OWN),
+        (_quoted("Party party-2", "PREPROCESSING_LATE: no"), _OWN),
         (_LATE, _quoted("Party party-1", "INTERNAL: no")),
     ],
 )

@@ -240,10 +240,10 @@ class TestOrder:
         assert list(load(CoordinatorSettings, flags).parties) == ["z", "a", "m"]
 
     def test_dashes_and_underscores_are_the_same_in_the_file(self, write: Write) -> None:
-        for text in ("least-sigma = 4", "least_sigma = 4"):
+        for text in ("least-sigma = 4", "min_sigma = 4"):
             path = write(text)
             given = [*NEEDED["coordinator"], f"--config={path}"]
-            assert load(CoordinatorSettings, given).least_sigma == 4.0
+            assert load(CoordinatorSettings, given).min_sigma == 4.0
 
     def test_a_setting_with_another_name_is_called_the_same_everywhere(
         self, write: Write, monkeypatch: pytest.MonkeyPatch
@@ -322,7 +322,7 @@ BAD: list[tuple[str, list[str], str]] = [
     ("certs", ["--days=0"], "--days: must be a whole number of at least 1 and at most 36500"),
     ("certs", ["--days=1000000000"], "--days: must be a whole number of at least 1 and at most"),
     ("certs", ["--issue=[x"], "--issue: can't be read: write --issue a,b for a list"),
-    ("agent", ["--neighbours=0"], "--neighbours: must be a whole number of at least 1 and at most"),
+    ("agent", ["--k=0"], "--k: must be a whole number of at least 1 and at most"),
     ("agent", ["--voter=guess"], "--voter: 'guess' is unknown: choose one of knn, network, or"),
     ("agent", ["--ballots=one_hot,zero_hot"], "--ballots: choose one of one_hot, knn_frequency"),
     ("model", ["--version=-1"], "--version: must be a whole number of at least 0, not -1"),

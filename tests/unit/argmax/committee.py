@@ -13,7 +13,7 @@ from mpc_vote.argmax.engine import Engine, label_bits
 from mpc_vote.mpc import ring
 from mpc_vote.mpc.channel import Channel, Traffic
 from mpc_vote.mpc.in_process import run_committee
-from mpc_vote.mpc.preprocessing import Item, Material, P
+from mpc_vote.mpc.preprocessing import Item, P, Preprocessing
 from mpc_vote.mpc.prg import SeedStream, Words, new_seed
 
 Totals = npt.NDArray[np.int64]
@@ -48,10 +48,10 @@ class Recorded:
 
 
 class Recorder:
-    """A channel and a material that note what goes through them."""
+    """A channel and a preprocessing that note what goes through them."""
 
-    def __init__(self, channel: Channel, material: Material) -> None:
-        self._channel, self._material = channel, material
+    def __init__(self, channel: Channel, preprocessing: Preprocessing) -> None:
+        self._channel, self._preprocessing = channel, preprocessing
         self.rank, self.size, self.traffic = channel.rank, channel.size, channel.traffic
         self.previous_stream = channel.previous_stream
         self.next_stream = channel.next_stream
@@ -64,7 +64,7 @@ class Recorder:
 
     def take(self, item: Item[P]) -> P:
         self.taken.append(item)
-        return self._material.take(item)
+        return self._preprocessing.take(item)
 
 
 def share(totals: Totals, parties: int, bits: int = ring.WORD_BITS) -> list[Words]:
@@ -82,8 +82,8 @@ def record(engine: Engine, parties: int, totals: Totals) -> Recorded:
     shares = share(totals, parties, engine.ring_bits)
     classes = totals.shape[1]
 
-    def program(channel: Channel, material: Material) -> tuple[Words, Recorder]:
-        recorder = Recorder(channel, material)
+    def program(channel: Channel, preprocessing: Preprocessing) -> tuple[Words, Recorder]:
+        recorder = Recorder(channel, preprocessing)
         return engine.run(shares[channel.rank], classes, recorder, recorder), recorder
 
     results = run_committee(parties, program)

@@ -1,4 +1,5 @@
-"""What a level's material has to be, from its definition, entry by entry, and not from its code."""
+"""What a level's preprocessing has to be, from its definition, entry by entry, and not from its
+code."""
 
 from __future__ import annotations
 

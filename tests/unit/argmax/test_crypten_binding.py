@@ -1,4 +1,4 @@
-"""CrypTen runs on our randomness, material and channel, or it does not run."""
+"""CrypTen runs on our randomness, preprocessing and channel, or it does not run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mpc_vote.argmax.crypten.engine import CryptenArgmax, MaxMethod
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.mpc.channel import Channel
 from mpc_vote.mpc.in_process import run_committee
-from mpc_vote.mpc.preprocessing import Material
+from mpc_vote.mpc.preprocessing import Preprocessing
 from mpc_vote.mpc.prg import Words
 from tests.unit.argmax.committee import share
 
@@ -32,8 +32,8 @@ WINNERS = TOTALS.argmax(axis=1).tolist()
 def labels(method: MaxMethod, shares: Sequence[Words], classes: int = 4) -> list[int]:
     engine = CryptenArgmax(method)
 
-    def program(channel: Channel, material: Material) -> Words:
-        return engine.run(shares[channel.rank], classes, channel, material)
+    def program(channel: Channel, preprocessing: Preprocessing) -> Words:
+        return engine.run(shares[channel.rank], classes, channel, preprocessing)
 
     return np.add.reduce(run_committee(len(shares), program)).tolist()
 
@@ -168,7 +168,7 @@ class TestRandomness:
             random.seed(0)
             sent: list[bytes] = []
 
-            def program(channel: Any, material: Material) -> None:
+            def program(channel: Any, preprocessing: Preprocessing) -> None:
                 exchange = channel.exchange
 
                 def noted(payload: bytes) -> Sequence[bytes]:
@@ -177,7 +177,9 @@ class TestRandomness:
                     return exchange(payload)
 
                 channel.exchange = noted
-                CryptenArgmax(MaxMethod.PAIRWISE).run(shares[channel.rank], 4, channel, material)
+                CryptenArgmax(MaxMethod.PAIRWISE).run(
+                    shares[channel.rank], 4, channel, preprocessing
+                )
 
             run_committee(3, program)
             return sent
@@ -192,16 +194,16 @@ class TestRandomness:
             assert not one & other
 
     def test_local_draws_differ_between_parties_and_sessions(self) -> None:
-        def program(channel: Channel, material: Material) -> list[int]:
-            with binding.bound(channel, material):
+        def program(channel: Channel, preprocessing: Preprocessing) -> list[int]:
+            with binding.bound(channel, preprocessing):
                 return binding.random_ring_element((20,)).tolist()
 
         drawn = [word for _ in range(2) for words in run_committee(3, program) for word in words]
         assert len(set(drawn)) == len(drawn) == 120
 
     def test_bits_of_the_asked_length(self) -> None:
-        def program(channel: Channel, material: Material) -> list[int]:
-            with binding.bound(channel, material):
+        def program(channel: Channel, preprocessing: Preprocessing) -> list[int]:
+            with binding.bound(channel, preprocessing):
                 return binding.random_kbit_tensor((200,), bitlength=16).tolist()
 
         for words in run_committee(2, program):
@@ -230,22 +232,22 @@ class TestOutsideOfASession:
             use()
 
     def test_a_session_ends_with_its_block_whatever_happens_in_it(self) -> None:
-        def program(channel: Channel, material: Material) -> None:
-            with pytest.raises(ZeroDivisionError), binding.bound(channel, material):
+        def program(channel: Channel, preprocessing: Preprocessing) -> None:
+            with pytest.raises(ZeroDivisionError), binding.bound(channel, preprocessing):
                 raise ZeroDivisionError
             with pytest.raises(RuntimeError, match="outside of bound"):
                 binding.zero_share(1)
-            with binding.bound(channel, material):
+            with binding.bound(channel, preprocessing):
                 binding.zero_share(1)
 
         run_committee(2, program)
 
     def test_a_thread_has_one_session_at_a_time(self) -> None:
-        def program(channel: Channel, material: Material) -> None:
-            with binding.bound(channel, material):
+        def program(channel: Channel, preprocessing: Preprocessing) -> None:
+            with binding.bound(channel, preprocessing):
                 with (
                     pytest.raises(RuntimeError, match="runs a session already"),
-                    binding.bound(channel, material),
+                    binding.bound(channel, preprocessing),
                 ):
                     raise AssertionError("two sessions in one thread")
                 binding.zero_share(1)
@@ -253,8 +255,8 @@ class TestOutsideOfASession:
         run_committee(2, program)
 
     def test_another_thread_has_no_part_in_a_session(self) -> None:
-        def program(channel: Channel, material: Material) -> str:
-            with binding.bound(channel, material), ThreadPoolExecutor(1) as pool:
+        def program(channel: Channel, preprocessing: Preprocessing) -> str:
+            with binding.bound(channel, preprocessing), ThreadPoolExecutor(1) as pool:
                 return str(pool.submit(binding.zero_share, 1).exception())
 
         assert all("outside of bound" in message for message in run_committee(2, program))
@@ -295,7 +297,7 @@ class TestChannel:
     def test_all_but_opening_is_refused(self, name: str) -> None:
         arguments = {"recv_obj": 1, "recv": 1, "barrier": 0, "reduce": 1, "all_gather": 1}
 
-        def program(channel: Channel, material: Material) -> None:
+        def program(channel: Channel, preprocessing: Preprocessing) -> None:
             communicator: Any = binding.Communicator(channel)
             with pytest.raises(NotImplementedError):
                 getattr(communicator, name)(*[torch.ones(1)] * arguments.get(name, 2))
@@ -316,7 +318,7 @@ class TestChannel:
         assert not binding.crypten.communicator.DistributedCommunicator.is_initialized()
 
     def test_openings_add_or_xor_and_keep_their_shape(self) -> None:
-        def program(channel: Channel, material: Material) -> list[Any]:
+        def program(channel: Channel, preprocessing: Preprocessing) -> list[Any]:
             communicator = binding.Communicator(channel)
             mine = torch.full((2, 3), 5 + channel.rank)
             added = communicator.all_reduce(mine)
@@ -333,14 +335,14 @@ class TestChannel:
     def test_a_peer_that_fails_ends_the_run_at_once(self) -> None:
         attempts: list[int] = []
 
-        def program(channel: Any, material: Material) -> Words:
+        def program(channel: Any, preprocessing: Preprocessing) -> Words:
             def fail(payload: bytes) -> NoReturn:
                 attempts.append(channel.rank)
                 raise VoteError(ErrorKind.PARTY_UNREACHABLE, who="party/b", why="gone")
 
             channel.exchange = fail
             return CryptenArgmax(MaxMethod.PAIRWISE).run(
-                np.zeros(4, np.uint64), 4, channel, material
+                np.zeros(4, np.uint64), 4, channel, preprocessing
             )
 
         with pytest.raises(VoteError, match="party/b does not answer"):
@@ -348,16 +350,16 @@ class TestChannel:
         assert sorted(attempts) == [0, 1]
 
 
-class TestMaterial:
+class TestPreprocessing:
     def test_what_no_argmax_needs_is_refused(self) -> None:
-        def program(channel: Channel, material: Material) -> None:
-            provider = binding.DealtProvider(material)
+        def program(channel: Channel, preprocessing: Preprocessing) -> None:
+            provider = binding.DealtProvider(preprocessing)
             one, two = torch.Size([1, 2]), torch.Size([2, 1])
-            with pytest.raises(NotImplementedError, match="no material for matmul"):
+            with pytest.raises(NotImplementedError, match="no preprocessing for matmul"):
                 provider.generate_additive_triple(one, two, "matmul")
-            with pytest.raises(NotImplementedError, match="no material for mul"):
+            with pytest.raises(NotImplementedError, match="no preprocessing for mul"):
                 provider.generate_additive_triple(one, two, "mul")
-            with pytest.raises(NotImplementedError, match="no material for the conjunction"):
+            with pytest.raises(NotImplementedError, match="no preprocessing for the conjunction"):
                 provider.generate_binary_triple(one, two)
             for name in ("square", "wrap_rng"):
                 with pytest.raises(NotImplementedError):
@@ -366,8 +368,8 @@ class TestMaterial:
         run_committee(2, program)
 
     def test_the_provider_of_a_session_is_the_dealers(self) -> None:
-        def program(channel: Channel, material: Material) -> None:
-            with binding.bound(channel, material):
+        def program(channel: Channel, preprocessing: Preprocessing) -> None:
+            with binding.bound(channel, preprocessing):
                 assert isinstance(binding.crypten_mpc.get_default_provider(), binding.DealtProvider)
 
         run_committee(2, program)
@@ -380,8 +382,8 @@ def test_modes_that_open_secrets_are_off() -> None:
 
 @pytest.mark.parametrize("mode", ["debug.debug_mode", "debug.validation_mode"])
 def test_no_session_is_bound_while_a_mode_opens_secrets(mode: str) -> None:
-    def program(channel: Channel, material: Material) -> None:
-        with binding.bound(channel, material):
+    def program(channel: Channel, preprocessing: Preprocessing) -> None:
+        with binding.bound(channel, preprocessing):
             raise AssertionError("bound")
 
     with (

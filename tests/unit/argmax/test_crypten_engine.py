@@ -15,7 +15,7 @@ from mpc_vote.argmax.crypten.engine import CryptenArgmax, MaxMethod
 from mpc_vote.argmax.crypten.triples import Triples
 from mpc_vote.mpc.channel import Channel
 from mpc_vote.mpc.in_process import run_committee
-from mpc_vote.mpc.preprocessing import Material
+from mpc_vote.mpc.preprocessing import Preprocessing
 from mpc_vote.mpc.prg import SeedStream, Words
 from tests.unit.argmax.committee import record, share
 
@@ -43,9 +43,11 @@ class TestFreshness:
     @pytest.mark.parametrize("parties", [2, 3, 4])
     def test_two_runs_on_one_channel_have_no_mask_in_common(self, parties: int) -> None:
         # With one class a label's share is nothing but the mask.
-        def program(channel: Channel, material: Material) -> list[Words]:
+        def program(channel: Channel, preprocessing: Preprocessing) -> list[Words]:
             engine = CryptenArgmax(MaxMethod.PAIRWISE)
-            return [engine.run(np.zeros(50, np.uint64), 1, channel, material) for _ in range(4)]
+            return [
+                engine.run(np.zeros(50, np.uint64), 1, channel, preprocessing) for _ in range(4)
+            ]
 
         for of_rank in run_committee(parties, program):
             words = np.concatenate(of_rank)
@@ -56,10 +58,10 @@ class TestFreshness:
         totals = np.array([[1, 5, 2], [7, 7, 7]])
         shares = share(totals, 3)
 
-        def program(channel: Channel, material: Material) -> list[bytes]:
+        def program(channel: Channel, preprocessing: Preprocessing) -> list[bytes]:
             ends = []
             for _ in range(2):
-                labels = CryptenArgmax(method).run(shares[channel.rank], 3, channel, material)
+                labels = CryptenArgmax(method).run(shares[channel.rank], 3, channel, preprocessing)
                 assert labels.shape == (2,)
                 ends += [channel.previous_stream.take(16), channel.next_stream.take(16)]
             return ends
@@ -85,12 +87,12 @@ class TestFreshness:
                 self.read += words.tolist()
                 return words
 
-        def program(channel: Any, material: Material) -> list[list[int]]:
+        def program(channel: Any, preprocessing: Preprocessing) -> list[list[int]]:
             channel.previous_stream = Noted(channel.previous_stream)
             channel.next_stream = Noted(channel.next_stream)
             for _ in range(2):
                 CryptenArgmax(MaxMethod.LOG_REDUCTION).run(
-                    shares[channel.rank], 3, channel, material
+                    shares[channel.rank], 3, channel, preprocessing
                 )
             return [channel.previous_stream.read, channel.next_stream.read]
 

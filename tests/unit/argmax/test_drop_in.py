@@ -16,7 +16,7 @@ from mpc_vote.argmax import argmax_plan, integer_tensor, secure_argmax
 from mpc_vote.argmax.crypten import binding as binding
 from mpc_vote.mpc.channel import Channel
 from mpc_vote.mpc.in_process import run_committee
-from mpc_vote.mpc.preprocessing import Item, Material
+from mpc_vote.mpc.preprocessing import Item, Preprocessing
 from mpc_vote.mpc.prg import SeedStream, new_seed
 from mpc_vote.testbed.cluster import free_ports
 
@@ -100,8 +100,8 @@ def in_session(values: torch.Tensor, parties: int, **given: Any) -> tuple[torch.
     masks = [SeedStream(new_seed()).words(flat.size) for _ in range(parties - 1)]
     shares = [*masks, flat - np.add.reduce(masks)]
 
-    def program(channel: Channel, material: Material) -> tuple[torch.Tensor, int]:
-        with binding.bound(channel, material):
+    def program(channel: Channel, preprocessing: Preprocessing) -> tuple[torch.Tensor, int]:
+        with binding.bound(channel, preprocessing):
             x = binding.shared(shares[channel.rank], values.shape)
             result = secure_argmax(x, **given)
             rounds = channel.traffic.rounds
@@ -129,16 +129,16 @@ def test_one_element_needs_nobody() -> None:
 def test_the_plan_is_what_it_takes() -> None:
     taken: list[Item[Any]] = []
 
-    def program(channel: Channel, material: Material) -> None:
-        take = material.take
+    def program(channel: Channel, preprocessing: Preprocessing) -> None:
+        take = preprocessing.take
 
         def noted(item: Item[Any]) -> Any:
             if channel.rank == 0:
                 taken.append(item)
             return take(item)
 
-        material.take = noted  # type: ignore[method-assign]
-        with binding.bound(channel, material):
+        preprocessing.take = noted  # type: ignore[method-assign]
+        with binding.bound(channel, preprocessing):
             secure_argmax(binding.shared(np.zeros(60, np.uint64), (5, 12)), dim=1)
 
     run_committee(2, program)
@@ -165,9 +165,9 @@ def test_what_is_no_tensor_is_refused() -> None:
 
 
 def test_an_empty_tensor_is_refused() -> None:
-    def program(channel: Channel, material: Material) -> None:
+    def program(channel: Channel, preprocessing: Preprocessing) -> None:
         with (
-            binding.bound(channel, material),
+            binding.bound(channel, preprocessing),
             pytest.raises(ValueError, match="no largest element"),
         ):
             secure_argmax(binding.shared(np.zeros(0, np.uint64), (0, 3)), dim=1)

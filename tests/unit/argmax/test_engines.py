@@ -17,7 +17,7 @@ from mpc_vote.argmax.table.engine import TableArgmax
 from mpc_vote.argmax.table.level import MAX_BITS, MIN_BITS
 from mpc_vote.mpc.channel import Channel
 from mpc_vote.mpc.in_process import run_committee
-from mpc_vote.mpc.preprocessing import Item, Material
+from mpc_vote.mpc.preprocessing import Item, Preprocessing
 from mpc_vote.mpc.prg import Words
 from tests.unit.argmax.committee import Recorded, Recorder, Totals, record, share
 
@@ -206,14 +206,14 @@ def test_the_totals_are_left_alone(name: EngineKind) -> None:
 
 @every_engine
 def test_a_session_is_its_blocks_one_after_the_other(name: EngineKind) -> None:
-    """Several runs on one channel and one material, as the service does it."""
+    """Several runs on one channel and one preprocessing, as the service does it."""
     engine = Case(name, 3, 4).engine
     rows = np.random.default_rng(5).integers(-1_000, 1_000, (19, 4))
     blocks = [rows[:8], rows[8:16], rows[16:]]
     shares = [share(block, 3, engine.ring_bits) for block in blocks]
 
-    def program(channel: Channel, material: Material) -> tuple[list[Words], Recorder]:
-        recorder = Recorder(channel, material)
+    def program(channel: Channel, preprocessing: Preprocessing) -> tuple[list[Words], Recorder]:
+        recorder = Recorder(channel, preprocessing)
         return [engine.run(s[channel.rank], 4, recorder, recorder) for s in shares], recorder
 
     results = run_committee(3, program)

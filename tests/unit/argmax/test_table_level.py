@@ -1,4 +1,5 @@
-"""A level's material: the parts of all parties are what they should be, those of fewer nothing."""
+"""A level's preprocessing: the parts of all parties are what they should be, those of fewer
+nothing."""
 
 from __future__ import annotations
 

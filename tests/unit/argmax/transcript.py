@@ -22,7 +22,7 @@ from mpc_vote.argmax.table.level import LevelPart, LevelTables
 from mpc_vote.mpc import ring
 from mpc_vote.mpc.channel import Channel, Traffic
 from mpc_vote.mpc.in_process import run_committee
-from mpc_vote.mpc.preprocessing import Item, Material, P
+from mpc_vote.mpc.preprocessing import Item, P, Preprocessing
 from mpc_vote.mpc.prg import SeedStream, Words, new_seed
 from tests.unit.argmax.committee import Totals, share
 from tests.unit.argmax.dealt import Array, added, deal
@@ -114,7 +114,7 @@ def pack(openings: Sequence[Opening], shares: Sequence[Array]) -> bytes:
 
 
 class Handed:
-    """Material that was made beforehand."""
+    """Preprocessing that was made beforehand."""
 
     def __init__(self, items: Sequence[LevelTables], parts: Sequence[LevelPart]) -> None:
         self._left = list(zip(items, parts, strict=True))
@@ -148,13 +148,13 @@ def honest_dealer() -> Dealer:
 
 
 def run(shape: Shape, totals: Totals, dealer: Dealer | None = None) -> Transcript:
-    """A real run, on material of an honest dealer if no other is given."""
+    """A real run, on preprocessing of an honest dealer if no other is given."""
     deals = dealer or honest_dealer()
     seen = Transcript(shape, share(totals, shape.parties, shape.engine.ring_bits))
     by_level = [deals(level, shape.parties) for level in shape.items]
     seen.parts = [[parts[rank] for parts in by_level] for rank in range(shape.parties)]
 
-    def program(channel: Channel, _: Material) -> Words:
+    def program(channel: Channel, _: Preprocessing) -> Words:
         def exchange(payload: bytes) -> Sequence[bytes]:
             received = list(channel.exchange(payload))
             if channel.rank == 0:
@@ -162,8 +162,8 @@ def run(shape: Shape, totals: Totals, dealer: Dealer | None = None) -> Transcrip
             return received
 
         line = Line(channel.rank, channel.size, exchange)
-        material = Handed(shape.items, seen.parts[channel.rank])
-        return shape.engine.winners(seen.inputs[channel.rank], shape.classes, line, material)
+        preprocessing = Handed(shape.items, seen.parts[channel.rank])
+        return shape.engine.winners(seen.inputs[channel.rank], shape.classes, line, preprocessing)
 
     seen.labels = run_committee(shape.parties, program)
     together = added(seen.labels, shape.engine.label_bits(shape.classes))
@@ -208,10 +208,10 @@ def simulate(shape: Shape, honest: int) -> Transcript:
             received.wait()
             return payloads
 
-        material = Handed(shape.items, seen.parts[rank])
+        preprocessing = Handed(shape.items, seen.parts[rank])
         line = Line(rank, size, exchange)
         try:
-            return shape.engine.winners(seen.inputs[rank], shape.classes, line, material)
+            return shape.engine.winners(seen.inputs[rank], shape.classes, line, preprocessing)
         except BaseException:
             sent.abort()
             received.abort()

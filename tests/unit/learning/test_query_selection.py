@@ -7,7 +7,7 @@ import pytest
 
 from mpc_vote.data.embedded import load_embedded
 from mpc_vote.learning.features.maps import strokes
-from mpc_vote.learning.query_selection import ASKING, asking, random_points, representatives
+from mpc_vote.learning.query_selection import SELECTORS, random_points, representatives, selector
 
 
 def _clumps(sizes: list[int], seed: int, offset: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
@@ -60,23 +60,23 @@ def test_thirty_representatives_know_all_ten_digits(
     assert len(np.unique(labels[representatives(features, 30, 1)])) == 10
 
 
-@pytest.mark.parametrize("name", sorted(ASKING))
+@pytest.mark.parametrize("name", sorted(SELECTORS))
 def test_the_choice_repeats_itself_and_leaves_global_randomness_alone(name: str) -> None:
     points, _ = _clumps([80, 80, 80], 1)
     np.random.seed(7)
     before = np.random.get_state()[1].copy()
-    first = asking(name)(points, 20, 5)
-    assert np.array_equal(first, asking(name)(points, 20, 5))
-    assert not np.array_equal(first, asking(name)(points, 20, 6))
+    first = selector(name)(points, 20, 5)
+    assert np.array_equal(first, selector(name)(points, 20, 5))
+    assert not np.array_equal(first, selector(name)(points, 20, 6))
     assert np.array_equal(before, np.random.get_state()[1])
     assert first.dtype == np.int64
 
 
-@pytest.mark.parametrize("name", sorted(ASKING))
+@pytest.mark.parametrize("name", sorted(SELECTORS))
 @pytest.mark.parametrize("count", [1, 7, 30])
 def test_rows_are_distinct_even_where_points_are_equal(name: str, count: int) -> None:
     few = np.repeat(np.arange(3, dtype=np.float32)[:, None], 10, axis=0)
-    rows = asking(name)(few, count, 0)
+    rows = selector(name)(few, count, 0)
     assert len(rows) == count
     assert np.all(np.diff(rows) > 0)
     assert rows.min() >= 0
@@ -85,7 +85,7 @@ def test_rows_are_distinct_even_where_points_are_equal(name: str, count: int) ->
 
 def test_what_cannot_be_asked_is_refused() -> None:
     points, _ = _clumps([10], 0)
-    for choose in ASKING.values():
+    for choose in SELECTORS.values():
         with pytest.raises(ValueError, match="ask about 1 to 10 public points, not 11"):
             choose(points, 11, 0)
         with pytest.raises(ValueError, match="not 0"):
@@ -93,4 +93,4 @@ def test_what_cannot_be_asked_is_refused() -> None:
         with pytest.raises(ValueError, match="must be vectors"):
             choose(points[:, :, None], 2, 0)
     with pytest.raises(ValueError, match="choose one of: random, clusters"):
-        asking("best")
+        selector("best")

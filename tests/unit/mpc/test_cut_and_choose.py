@@ -1,9 +1,10 @@
-"""Cut and choose: whether a dealer that deals wrong material is caught, and nobody else is blamed.
+"""Cut and choose: whether a dealer that deals wrong preprocessing is caught, and nobody else is
+blamed.
 
-Invariants: a dealer whose material is wrong, in however small a place, goes undetected only if the
-lot falls on the very copy that is wrong; nobody computes with anything before all is checked; an
-honest dealer is never blamed whatever a party says to whom; and no party ever learns a seed of the
-copy in use, whatever the dealer does.
+Invariants: a dealer whose preprocessing is wrong, in however small a place, goes undetected only if
+the lot falls on the very copy that is wrong; nobody computes with anything before all is checked;
+an honest dealer is never blamed whatever a party says to whom; and no party ever learns a seed of
+the copy in use, whatever the dealer does.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from mpc_vote.mpc.cut_and_choose import (
     stream_keys,
 )
 from mpc_vote.mpc.in_process import run_committee
-from mpc_vote.mpc.preprocessing import Material, Plan, Run
+from mpc_vote.mpc.preprocessing import Plan, Preprocessing, Run
 from mpc_vote.mpc.prg import new_seed
 from mpc_vote.verified.bit_conversion import BitConversion
 
@@ -240,7 +241,7 @@ class TwoFaced:
         self._told: dict[tuple[int, int], bytes] = {}
 
     def run(self, given: Sequence[Grant]) -> list[Drawn | VoteError]:
-        def party(channel: Openings, _: Material) -> Drawn | VoteError | None:
+        def party(channel: Openings, _: Preprocessing) -> Drawn | VoteError | None:
             try:
                 return choose(given[channel.rank], _Mouth(channel, self._lie, self._told))
             except VoteError as error:
@@ -283,7 +284,7 @@ class _Counted:
 
 
 def _all_results(
-    parties: int, program: Callable[[Openings, Material], Any]
+    parties: int, program: Callable[[Openings, Preprocessing], Any]
 ) -> list[Drawn | VoteError | None]:
     """Of all parties; None of who waits in vain for one that has left.
 
@@ -294,9 +295,9 @@ def _all_results(
     come_to: list[float] = [0.0] * parties
     changed = threading.Condition()
 
-    def noted(channel: Channel, material: Material) -> None:
+    def noted(channel: Channel, preprocessing: Preprocessing) -> None:
         rank = channel.rank
-        results[rank] = program(_Counted(channel, come_to, changed), material)
+        results[rank] = program(_Counted(channel, come_to, changed), preprocessing)
         with changed:
             heard, come_to[rank] = come_to[rank], math.inf
             changed.notify_all()
@@ -395,7 +396,7 @@ def test_a_coin_of_a_peer_can_not_be_used_again() -> None:
                 received[TwoFaced.LIAR] = received[0]
             return received
 
-    def party(channel: Openings, _: Material) -> Drawn | VoteError:
+    def party(channel: Openings, _: Preprocessing) -> Drawn | VoteError:
         try:
             return choose(given[channel.rank], Parrot(channel, lambda _, __, p: p, {}))
         except VoteError as error:
@@ -415,7 +416,7 @@ def test_the_drawn_copys_seeds_stay_where_they_are() -> None:
             sent.append(payload)
             return self._channel.exchange(payload)
 
-    def party(channel: Channel, _: Material) -> Drawn:
+    def party(channel: Channel, _: Preprocessing) -> Drawn:
         return choose(given[channel.rank], Heard(channel, lambda _, __, p: p, {}))
 
     (copy,) = {one.copy for one in run_committee(PARTIES, party)}

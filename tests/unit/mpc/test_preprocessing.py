@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from mpc_vote.argmax.crypten.triples import TripleKind, TriplePart, Triples
-from mpc_vote.mpc.in_process import LocalMaterial
+from mpc_vote.mpc.in_process import LocalPreprocessing
 from mpc_vote.mpc.preprocessing import Plan, Run
 from mpc_vote.mpc.prg import new_seed
 
@@ -91,9 +91,9 @@ class TestParts:
         self, kind: TripleKind, parties: int
     ) -> None:
         seeds = seeds_for(parties)
-        materials = [LocalMaterial(seeds, rank) for rank in range(parties)]
+        materials = [LocalPreprocessing(seeds, rank) for rank in range(parties)]
         for index in range(3):
-            taken = [material.take(Triples(kind, 5)) for material in materials]
+            taken = [preprocessing.take(Triples(kind, 5)) for preprocessing in materials]
             for part, expected in zip(taken, deal(seeds, index, Triples(kind, 5)), strict=True):
                 assert part.a.tolist() == expected.a.tolist()
                 assert part.c.tolist() == expected.c.tolist()

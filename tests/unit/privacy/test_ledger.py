@@ -39,8 +39,8 @@ from mpc_vote.privacy import (
     SkellamVote,
     epsilon,
 )
-from mpc_vote.privacy.ledger import LEDGER_ID, MOST_QUERIES, LedgerView, Standing
-from mpc_vote.privacy.rounding import shown
+from mpc_vote.privacy.ledger import LEDGER_ID, MAX_QUERIES_COUNTED, LedgerView, Standing
+from mpc_vote.privacy.rounding import round_up
 from mpc_vote.privacy.sensitivity import Sensitivity
 from mpc_vote.proto.mpcvote.v1 import common_pb2
 from mpc_vote.voting.ballots import BALLOTS, KNN_COUNT, MULTI_LABEL, BallotKind
@@ -481,7 +481,7 @@ def test_without_a_limit_there_is_no_end_and_with_one_there_always_is(path: Path
         assert ledger.affordable(VOTE) is None
     with Ledger(path, Budget(1.0, None, DELTA)) as ledger:
         almost_free = SkellamVote(1, 1e40, VOTE.agent, VOTE.instance)
-        assert ledger.affordable(almost_free) == MOST_QUERIES - 1
+        assert ledger.affordable(almost_free) == MAX_QUERIES_COUNTED - 1
 
 
 # Readers
@@ -701,9 +701,9 @@ def test_a_role_that_has_spent_its_budget_says_where_both_levels_stand(
         once = [epsilon([spec("any").mechanism], level, DELTA) for level in Level]
         for part in (
             "The instance-level privacy budget",
-            f"at agent level epsilon {shown(once[0], 6)} is spent",
+            f"at agent level epsilon {round_up(once[0], 6)} is spent",
             "there is no limit",
-            f"at instance level epsilon {shown(once[1], 6)} is spent",
+            f"at instance level epsilon {round_up(once[1], 6)} is spent",
             f"the limit is {limit:.6g}, so that {limit - once[1]:.6g} is left",
             "at delta 1e-05",
             "10 queries with this noise would fit",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpc_vote.privacy.rounding import shown, shown_places
+from mpc_vote.privacy.rounding import round_up, round_up_places
 
 
 @pytest.mark.parametrize(
@@ -27,15 +27,15 @@ from mpc_vote.privacy.rounding import shown, shown_places
     ],
 )
 def test_it_rounds_up_to_the_digits(epsilon: float, digits: int, text: str) -> None:
-    assert shown(epsilon, digits) == text
+    assert round_up(epsilon, digits) == text
 
 
 @given(st.floats(1e-12, 1e12), st.integers(2, 8))
 def test_what_is_printed_is_never_less(epsilon: float, digits: int) -> None:
-    assert epsilon <= float(shown(epsilon, digits)) <= epsilon * (1 + 2 * 10 ** (1 - digits))
-    assert epsilon <= float(shown_places(epsilon, digits)) <= epsilon + 1.01 * 10**-digits
+    assert epsilon <= float(round_up(epsilon, digits)) <= epsilon * (1 + 2 * 10 ** (1 - digits))
+    assert epsilon <= float(round_up_places(epsilon, digits)) <= epsilon + 1.01 * 10**-digits
 
 
 def test_places() -> None:
-    assert shown_places(2.8762437, 5) == "2.87625"
-    assert shown_places(math.inf, 5) == "inf"
+    assert round_up_places(2.8762437, 5) == "2.87625"
+    assert round_up_places(math.inf, 5) == "inf"

@@ -11,8 +11,8 @@ from mpc_vote.data.dataset import Dataset
 from mpc_vote.data.images import resize
 from mpc_vote.data.partition import Partition
 from mpc_vote.learning.nets.stacked_training import Recipe
-from mpc_vote.learning.students.prototypes import CentresRecipe
-from mpc_vote.learning.students.semi_supervised import SemiRecipe
+from mpc_vote.learning.students.prototypes import PrototypeRecipe
+from mpc_vote.learning.students.semi_supervised import SemiSupervisedRecipe
 from mpc_vote.privacy import GaussianVote, PoissonGaussian, SkellamVote
 from mpc_vote.simulation.agents import Abstaining, Adapted, Agents, Always, cast
 from mpc_vote.simulation.experiment import Bench
@@ -31,8 +31,8 @@ from mpc_vote.simulation.methods import (
 )
 from mpc_vote.simulation.store import Store
 
-QUICK = SemiRecipe(consistency=False, members=1, steps=80)
-HASTY = SemiRecipe(propagate=False, consistency=False, steps=20)
+QUICK = SemiSupervisedRecipe(consistency=False, members=1, steps=80)
+HASTY = SemiSupervisedRecipe(propagate=False, consistency=False, steps=20)
 LABELLING = Labelling(queries=60, sigma=1.0)
 
 
@@ -121,7 +121,7 @@ def test_pate_votes_over_parts_of_the_pooled_records(bench: Bench, digits: Parti
 def test_private_knn_and_a_student_for_vectors(bench: Bench, digits: Partition) -> None:
     vectors, raw = View("strokes").partition(digits), View("raw")
     labelling = replace(LABELLING, view=raw)
-    config = PrivateKnnConfig(labelling, 20, 0.5, raw, CentresRecipe())
+    config = PrivateKnnConfig(labelling, 20, 0.5, raw, PrototypeRecipe())
     found = private_knn(bench, vectors, config, 0)
     assert found.figures["labels"] > 0.85
     assert found.accuracy > 0.8

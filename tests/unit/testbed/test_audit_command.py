@@ -109,7 +109,7 @@ def test_other_plans_can_be_audited(options: list[str], capsys: pytest.CaptureFi
     ("options", "code"),
     [
         # The agent that is not counted stays away.
-        (["--level", "agent", "--method", "knn", "--neighbours", "5", "--quorum", "3"], 0),
+        (["--level", "agent", "--method", "knn", "--k", "5", "--quorum", "3"], 0),
         (["--sigma", "1", "--claimed-sigma", "5", "--collusion", "2"], 1),
     ],
 )

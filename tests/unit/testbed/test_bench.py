@@ -55,7 +55,7 @@ KEYS = {
     "peak_memory_bytes",
     "repeats",
     "correct",
-    "against_best_stock",
+    "against_best_crypten",
 }
 CASE = Case(TABLE, 3, 16, 5, 25, rtt_ms=40.0, rate_mbit=100.0, groups=())
 
@@ -107,9 +107,9 @@ def test_figures_of_a_real_run(results: Path) -> None:
     table, stock = rows[:2]
     assert table["rounds"] == 3
     assert stock["rounds"] > 3
-    assert stock["against_best_stock"] == 1
+    assert stock["against_best_crypten"] == 1
     ratio = stock["seconds_median"] / table["seconds_median"]
-    assert table["against_best_stock"] == pytest.approx(ratio)
+    assert table["against_best_crypten"] == pytest.approx(ratio)
 
 
 def test_files_of_a_real_run(results: Path) -> None:
@@ -325,9 +325,9 @@ def test_alternative_groupings_leave_one_winner(classes: int) -> None:
 class PretendCommittee:
     """Answers at once; its labels are right unless it is told to get a row wrong."""
 
-    def __init__(self, wrong_row: int | None = None, material: int = 1) -> None:
+    def __init__(self, wrong_row: int | None = None, preprocessing: int = 1) -> None:
         self.wrong_row = wrong_row
-        self.material = material
+        self.preprocessing = preprocessing
         self.order: list[tuple[Case, int]] = []
 
     def connect(self, condition: Condition) -> None:
@@ -336,8 +336,8 @@ class PretendCommittee:
     async def round_trip(self, condition: Condition, parties: int) -> float:
         return condition.rtt_ms / 1000 + 0.001
 
-    async def material_bytes(self, case: Case) -> int:
-        return self.material
+    async def preprocessing_bytes(self, case: Case) -> int:
+        return self.preprocessing
 
     async def run(self, case: Case, repeat: int) -> Run:
         self.order.append((case, repeat))
@@ -420,7 +420,7 @@ def test_quartiles_of_few() -> None:
 
 
 def test_rows_are_compared_with_the_best_stock_of_their_shape() -> None:
-    compared = measure.against_best_stock(
+    compared = measure.against_best_crypten(
         [
             row(seconds_median=0.5),
             row(engine="stock", method="pairwise", seconds_median=4.0),
@@ -428,7 +428,7 @@ def test_rows_are_compared_with_the_best_stock_of_their_shape() -> None:
             row(parties=4),
         ]
     )
-    assert [one.against_best_stock for one in compared] == [4.0, 0.5, 1.0, None]
+    assert [one.against_best_crypten for one in compared] == [4.0, 0.5, 1.0, None]
 
 
 async def test_cases_take_turns_and_the_first_turn_does_not_count() -> None:
@@ -441,12 +441,12 @@ async def test_cases_take_turns_and_the_first_turn_does_not_count() -> None:
         assert engines == {case.engine for case in wanted}
     table, stock = found.rows
     assert (table.repeats, table.seconds_median, table.method) == (2, 1.15, "all pairs")
-    assert table.against_best_stock == pytest.approx(10)
+    assert table.against_best_crypten == pytest.approx(10)
     assert stock.correct and not found.mistakes and not found.notes
 
 
 async def test_what_does_not_fit_in_memory_is_left_out_and_said() -> None:
-    committee = PretendCommittee(material=1 << 60)
+    committee = PretendCommittee(preprocessing=1 << 60)
     found = await measure.measure(committee, [CASE], 1, lambda step: None)  # type: ignore[arg-type]
     assert not found.rows and not committee.order
     assert "3 parties, 16 x 5, rtt 40 ms" in found.notes[0]
@@ -515,7 +515,7 @@ def test_hopeless_groupings_are_not_measured() -> None:
 
 def test_markdown_shows_conditions_figures_and_notes() -> None:
     rows = [
-        row(seconds_median=0.0456, against_best_stock=12.34),
+        row(seconds_median=0.0456, against_best_crypten=12.34),
         row(rtt_ms=0.0, rate_mbit=None, correct=False),
     ]
     page = report.markdown(report.document(rows, ["this and that"], "mpc-vote bench"), rows)

@@ -20,7 +20,7 @@ from mpc_vote.app.config import Method
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.privacy.noise import SkellamSampler
 from mpc_vote.testbed.audit.labels import (
-    LEAST_RUNS,
+    MIN_RUNS,
     WITH,
     WITHOUT,
     Case,
@@ -31,8 +31,8 @@ from mpc_vote.testbed.audit.labels import (
     Statistic,
     audit,
     least,
-    least_rate,
-    most_rate,
+    max_rate,
+    min_rate,
     skellam,
 )
 from mpc_vote.voting.ballots import IntArray
@@ -67,7 +67,7 @@ def test_limits_are_those_of_clopper_and_pearson(runs: int, allowed: float) -> N
     for hits in {0, 1, runs // 1_000, runs // 10, runs // 2, runs - 1, runs}:
         low = stats.beta.ppf(allowed, hits, runs - hits + 1) if hits else 0.0
         high = stats.beta.isf(allowed, hits + 1, runs - hits) if hits < runs else 1.0
-        least, most = least_rate(hits, runs, allowed), most_rate(hits, runs, allowed)
+        least, most = min_rate(hits, runs, allowed), max_rate(hits, runs, allowed)
         assert least == pytest.approx(low, rel=2e-6)
         assert most == pytest.approx(high, rel=2e-6)
         assert least <= low * (1 + 1e-9) and most >= high * (1 - 1e-9)
@@ -164,7 +164,7 @@ async def test_a_round_tells_more_than_a_query() -> None:
 async def test_too_few_rounds_are_refused_before_any_vote() -> None:
     coins = Coins(0.5, 0.5)
     with pytest.raises(ValueError, match="more votes, or for fewer queries"):
-        await audit(a_case(sigma=5.0, queries=50), coins, 50 * LEAST_RUNS - 1, 0.999)
+        await audit(a_case(sigma=5.0, queries=50), coins, 50 * MIN_RUNS - 1, 0.999)
     assert not any(coins.asked.values())
 
 

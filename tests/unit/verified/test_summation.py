@@ -13,29 +13,29 @@ from scipy import stats
 from mpc_vote.mpc import ring
 from mpc_vote.mpc.channel import Channel, Traffic
 from mpc_vote.mpc.in_process import run_committee
-from mpc_vote.mpc.preprocessing import Material
+from mpc_vote.mpc.preprocessing import Preprocessing
 from mpc_vote.mpc.prg import Words
 from mpc_vote.mpc.sharing import Share
 from mpc_vote.privacy import noise
 from mpc_vote.privacy.noise import SkellamSampler
 from mpc_vote.verified import summation
 from mpc_vote.verified.encoding import TAIL, BitReader, Layout, encode, split_bits, weights_for
-from mpc_vote.verified.summation import Count
+from mpc_vote.verified.summation import Summation
 
 UNIT = 16
 
 
 def count_all(
-    count: Count, shares: Sequence[Sequence[Share] | None], parties: int
+    count: Summation, shares: Sequence[Sequence[Share] | None], parties: int
 ) -> tuple[np.ndarray, Traffic]:
     """The totals that the committee shares, and what a party sent."""
 
-    def party(channel: Channel, material: Material) -> tuple[Words, Traffic]:
+    def party(channel: Channel, preprocessing: Preprocessing) -> tuple[Words, Traffic]:
         readers = [
             None if held is None else BitReader(held[channel.rank], layout)
             for held, layout in zip(shares, count.layouts, strict=True)
         ]
-        return count.run(readers, channel, material), channel.traffic
+        return count.run(readers, channel, preprocessing), channel.traffic
 
     found = run_committee(parties, party)
     total = np.add.reduce([totals for totals, _ in found])
@@ -78,7 +78,7 @@ def test_totals_are_those_of_the_ballots(parties: int, classes: int, kind: str, 
         "counts": (counts(classes, 4), counts(classes, 1), counts(classes, 7)),
         "attributes": (attributes(classes, 1 + classes // 2),) * 3,
     }[kind]
-    count = Count(layouts, 21, bits)
+    count = Summation(layouts, 21, bits)
     expected = np.zeros((21, classes), dtype=np.int64)
     shares: list[list[Share] | None] = []
     for place, layout in enumerate(layouts):
@@ -96,7 +96,7 @@ def test_who_is_absent_adds_nothing_and_many_queries_come_in_chunks(
     monkeypatch.setattr(summation, "_CHUNK_NUMBERS", 1000)
     rng = np.random.default_rng(0)
     layout = one_hot(5, 12)
-    count = Count((layout,) * 4, 50, 16)
+    count = Summation((layout,) * 4, 50, 16)
     assert len(count.plan()) > 2
     ballots = [votes_of(rng, layout, 50) for _ in range(4)]
     drawn = [rng.integers(-12, 13, (50, 5)) for _ in range(4)]
@@ -114,7 +114,7 @@ def test_ballots_are_counted_also_where_there_is_no_room_for_noise(
     assert layout.noise_weights == ()
     ballot = votes_of(np.random.default_rng(1), layout, 5)
     shares = split_bits(encode(layout, ballot, np.zeros_like(ballot)), 2, 0)
-    totals, _ = count_all(Count((layout,), 5, 16), [shares], 2)
+    totals, _ = count_all(Summation((layout,), 5, 16), [shares], 2)
     assert np.array_equal(totals, ballot)
 
 
@@ -149,7 +149,7 @@ def test_no_bits_that_an_agent_could_send_are_more_than_its_votes_and_bounded_no
         )
     )
     shares = [Share(seed=seed), Share(packed=last[:size])]
-    totals, _ = count_all(Count((layout,), 16, 24), [shares], 2)
+    totals, _ = count_all(Summation((layout,), 16, 24), [shares], 2)
     cast = np.rint(totals / VOTE)
     assert np.abs(totals - cast * VOTE).max() <= BOUND
     assert cast.min() >= 0
@@ -164,7 +164,7 @@ def test_all_votes_can_be_cast_for_one_class_or_for_every_attribute(layout: Layo
     """What is left to a liar, so that the bounds above are met."""
     bits = np.ones((8, layout.bits), np.uint8)
     bits[:, : layout.pointers * layout.pointer_bits] = 0
-    totals, _ = count_all(Count((layout,), 8, 24), [split_bits(bits, 2, 0)], 2)
+    totals, _ = count_all(Summation((layout,), 8, 24), [split_bits(bits, 2, 0)], 2)
     cast = np.rint(totals / VOTE).astype(int)
     said = [1] * layout.classes if layout.attributes else [layout.votes, 0, 0]
     assert cast.tolist() == [said] * 8
@@ -178,21 +178,21 @@ def test_openings_are_uniform_whatever_the_ballots_are() -> None:
         "flags": attributes(10, 3, 20),
     }
     for what, layout in layouts.items():
-        count = Count((layout,) * 8, 96, 20)
+        count = Summation((layout,) * 8, 96, 20)
         empty = np.zeros((96, 10), dtype=np.int64)
         shares = [split_bits(encode(layout, empty, empty), 2, 0) for _ in range(8)]
         sent: list[list[bytes]] = [[], []]
 
         def party(
             channel: Channel,
-            material: Material,
-            count: Count = count,
+            preprocessing: Preprocessing,
+            count: Summation = count,
             shares: list[list[Share]] = shares,
             sent: list[list[bytes]] = sent,
         ) -> None:
             tapped = Tapped(channel, sent[channel.rank])
             readers = [BitReader(held[channel.rank], count.layouts[0]) for held in shares]
-            count.run(readers, tapped, material)
+            count.run(readers, tapped, preprocessing)
 
         run_committee(2, party)
         opened = bytes(x ^ y for x, y in zip(sent[0][0], sent[1][0], strict=True))
@@ -216,7 +216,7 @@ class Tapped:
 def test_one_round_opens_no_more_than_the_bits() -> None:
     variance = noise.per_agent_variance(15.0, 4, 200, 0)
     layout = one_hot(10, noise.tail_bound(variance, TAIL))
-    count = Count((layout,) * 20, 64, 18)
+    count = Summation((layout,) * 20, 64, 18)
     empty = np.zeros((64, 10), dtype=np.int64)
     shares = [split_bits(encode(layout, empty, empty), 3, 0) for _ in range(20)]
     _, traffic = count_all(count, shares, 3)

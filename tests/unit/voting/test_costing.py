@@ -22,8 +22,8 @@ from mpc_vote.voting.ballots import (
     BallotKind,
 )
 from mpc_vote.voting.costing import (
-    LEAST_SIGMA,
     MAX_QUERIES,
+    MIN_SIGMA,
     Accountant,
     Noise,
     Plan,
@@ -198,7 +198,7 @@ def test_every_answer_meets_its_target_and_the_next_does_not(
 
 def test_what_has_no_answer_says_why() -> None:
     with pytest.raises(PlanError, match=r"a single query costs epsilon .* raise sigma"):
-        solve_queries(gaussian(sigma=LEAST_SIGMA), 1.0, Level.AGENT, Accountant.TIGHT)
+        solve_queries(gaussian(sigma=MIN_SIGMA), 1.0, Level.AGENT, Accountant.TIGHT)
     with pytest.raises(PlanError, match=f"not reached with {MAX_QUERIES} queries"):
         solve_queries(gaussian(sigma=1e9), 1.0, Level.AGENT, Accountant.TIGHT)
     with pytest.raises(PlanError, match="met with any noise"):

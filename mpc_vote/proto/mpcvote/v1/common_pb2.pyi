@@ -273,7 +273,7 @@ class Cost(_message.Message):
     UPLOAD_BYTES_PER_AGENT_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
     MPC_ROUND_TRIP_SECONDS_FIELD_NUMBER: _builtins.int
-    MPC_MATERIAL_SECONDS_FIELD_NUMBER: _builtins.int
+    MPC_PREPROCESSING_SECONDS_FIELD_NUMBER: _builtins.int
     MPC_SUM_SECONDS_FIELD_NUMBER: _builtins.int
     epsilon_agent: _builtins.float
     """Of this round alone, at `delta`."""
@@ -292,8 +292,8 @@ class Cost(_message.Message):
     seconds: _builtins.float
     mpc_round_trip_seconds: _builtins.float
     """Longest round trip between two parties, measured when the round was opened."""
-    mpc_material_seconds: _builtins.float
-    """Parts of `mpc_seconds`: the longest that a party waited for dealt material, and the longest
+    mpc_preprocessing_seconds: _builtins.float
+    """Parts of `mpc_seconds`: the longest that a party waited for dealt preprocessing, and the longest
     that one took to add up the agents' shares.
     """
     mpc_sum_seconds: _builtins.float
@@ -312,12 +312,12 @@ class Cost(_message.Message):
         upload_bytes_per_agent: _builtins.int = ...,
         seconds: _builtins.float = ...,
         mpc_round_trip_seconds: _builtins.float = ...,
-        mpc_material_seconds: _builtins.float = ...,
+        mpc_preprocessing_seconds: _builtins.float = ...,
         mpc_sum_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dealer_bytes", b"dealer_bytes", "delta", b"delta", "epsilon_agent", b"epsilon_agent", "epsilon_instance", b"epsilon_instance", "mpc_bytes_per_party", b"mpc_bytes_per_party", "mpc_material_seconds", b"mpc_material_seconds", "mpc_round_trip_seconds", b"mpc_round_trip_seconds", "mpc_rounds", b"mpc_rounds", "mpc_seconds", b"mpc_seconds", "mpc_sum_seconds", b"mpc_sum_seconds", "seconds", b"seconds", "total_epsilon_agent", b"total_epsilon_agent", "total_epsilon_instance", b"total_epsilon_instance", "upload_bytes_per_agent", b"upload_bytes_per_agent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dealer_bytes", b"dealer_bytes", "delta", b"delta", "epsilon_agent", b"epsilon_agent", "epsilon_instance", b"epsilon_instance", "mpc_bytes_per_party", b"mpc_bytes_per_party", "mpc_preprocessing_seconds", b"mpc_preprocessing_seconds", "mpc_round_trip_seconds", b"mpc_round_trip_seconds", "mpc_rounds", b"mpc_rounds", "mpc_seconds", b"mpc_seconds", "mpc_sum_seconds", b"mpc_sum_seconds", "seconds", b"seconds", "total_epsilon_agent", b"total_epsilon_agent", "total_epsilon_instance", b"total_epsilon_instance", "upload_bytes_per_agent", b"upload_bytes_per_agent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -55,7 +55,7 @@ class DealRequest(_message.Message):
     SEEDS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     copies: _builtins.int
-    """Of the material, of which one is used; the same from every party."""
+    """Of the preprocessing, of which one is used; the same from every party."""
     @_builtins.property
     def parties(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of the parties in rank order; the caller is among them."""

@@ -52,7 +52,7 @@ class DealerServiceServicer:
     """
 
     def Deal(self, request, context):
-        """By each party of a session, once. The dealer makes several copies of the material. Of each copy
+        """By each party of a session, once. The dealer makes several copies of the preprocessing. Of each copy
         a party has drawn a seed of its own that expands to its part of every item of the plan. What
         makes the parts fit together are the last party's corrections. When all parties have sent their
         seeds, each gets hashes of all of them, and commitments to the corrections, in the plan's order,

@@ -34,7 +34,7 @@ class DealerServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> DealerServiceAsyncStub: ...
     Deal: _grpc.UnaryStreamMultiCallable[_dealer_pb2.DealRequest, _dealer_pb2.DealResponse]
-    """By each party of a session, once. The dealer makes several copies of the material. Of each copy
+    """By each party of a session, once. The dealer makes several copies of the preprocessing. Of each copy
     a party has drawn a seed of its own that expands to its part of every item of the plan. What
     makes the parts fit together are the last party's corrections. When all parties have sent their
     seeds, each gets hashes of all of them, and commitments to the corrections, in the plan's order,
@@ -52,7 +52,7 @@ class DealerServiceAsyncStub(DealerServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Deal: _aio.UnaryStreamMultiCallable[_dealer_pb2.DealRequest, _dealer_pb2.DealResponse]  # type: ignore[assignment]
-    """By each party of a session, once. The dealer makes several copies of the material. Of each copy
+    """By each party of a session, once. The dealer makes several copies of the preprocessing. Of each copy
     a party has drawn a seed of its own that expands to its part of every item of the plan. What
     makes the parts fit together are the last party's corrections. When all parties have sent their
     seeds, each gets hashes of all of them, and commitments to the corrections, in the plan's order,
@@ -73,7 +73,7 @@ class DealerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _dealer_pb2.DealRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_dealer_pb2.DealResponse], _abc.AsyncIterator[_dealer_pb2.DealResponse]]:
-        """By each party of a session, once. The dealer makes several copies of the material. Of each copy
+        """By each party of a session, once. The dealer makes several copies of the preprocessing. Of each copy
         a party has drawn a seed of its own that expands to its part of every item of the plan. What
         makes the parts fit together are the last party's corrections. When all parties have sent their
         seeds, each gets hashes of all of them, and commitments to the corrections, in the plan's order,

@@ -279,7 +279,7 @@ class AggregateStatistics(_message.Message):
     DEALER_BYTES_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
     ROUND_TRIP_SECONDS_FIELD_NUMBER: _builtins.int
-    MATERIAL_SECONDS_FIELD_NUMBER: _builtins.int
+    PREPROCESSING_SECONDS_FIELD_NUMBER: _builtins.int
     SUM_SECONDS_FIELD_NUMBER: _builtins.int
     rounds: _builtins.int
     bytes_sent: _builtins.int
@@ -288,8 +288,8 @@ class AggregateStatistics(_message.Message):
     seconds: _builtins.float
     round_trip_seconds: _builtins.float
     """Longest round trip to a peer, measured when the round was opened."""
-    material_seconds: _builtins.float
-    """Parts of `seconds`: waiting for dealt material, and adding up the agents' shares."""
+    preprocessing_seconds: _builtins.float
+    """Parts of `seconds`: waiting for dealt preprocessing, and adding up the agents' shares."""
     sum_seconds: _builtins.float
     def __init__(
         self,
@@ -300,12 +300,12 @@ class AggregateStatistics(_message.Message):
         dealer_bytes: _builtins.int = ...,
         seconds: _builtins.float = ...,
         round_trip_seconds: _builtins.float = ...,
-        material_seconds: _builtins.float = ...,
+        preprocessing_seconds: _builtins.float = ...,
         sum_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_received", b"bytes_received", "bytes_sent", b"bytes_sent", "dealer_bytes", b"dealer_bytes", "material_seconds", b"material_seconds", "round_trip_seconds", b"round_trip_seconds", "rounds", b"rounds", "seconds", b"seconds", "sum_seconds", b"sum_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_received", b"bytes_received", "bytes_sent", b"bytes_sent", "dealer_bytes", b"dealer_bytes", "preprocessing_seconds", b"preprocessing_seconds", "round_trip_seconds", b"round_trip_seconds", "rounds", b"rounds", "seconds", b"seconds", "sum_seconds", b"sum_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -80,7 +80,7 @@ class PartyServiceServicer:
 
     def ListHoldings(self, request, context):
         """Coordinator only: whose shares this party holds.
-        It answers once the round's material is dealt and checked, or fails if that does.
+        It answers once the round's preprocessing is dealt and checked, or fails if that does.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -37,7 +37,7 @@ class PartyServiceStub:
     """Agents only, each for itself. The first complete submission of an agent counts; it may be repeated."""
     ListHoldings: _grpc.UnaryUnaryMultiCallable[_party_pb2.ListHoldingsRequest, _party_pb2.ListHoldingsResponse]
     """Coordinator only: whose shares this party holds.
-    It answers once the round's material is dealt and checked, or fails if that does.
+    It answers once the round's preprocessing is dealt and checked, or fails if that does.
     """
     Aggregate: _grpc.UnaryStreamMultiCallable[_party_pb2.AggregateRequest, _party_pb2.AggregateResponse]
     """Coordinator only. Once per round, ever: returns this party's shares of the labels."""
@@ -53,7 +53,7 @@ class PartyServiceAsyncStub(PartyServiceStub):
     """Agents only, each for itself. The first complete submission of an agent counts; it may be repeated."""
     ListHoldings: _aio.UnaryUnaryMultiCallable[_party_pb2.ListHoldingsRequest, _party_pb2.ListHoldingsResponse]  # type: ignore[assignment]
     """Coordinator only: whose shares this party holds.
-    It answers once the round's material is dealt and checked, or fails if that does.
+    It answers once the round's preprocessing is dealt and checked, or fails if that does.
     """
     Aggregate: _aio.UnaryStreamMultiCallable[_party_pb2.AggregateRequest, _party_pb2.AggregateResponse]  # type: ignore[assignment]
     """Coordinator only. Once per round, ever: returns this party's shares of the labels."""
@@ -84,7 +84,7 @@ class PartyServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_party_pb2.ListHoldingsResponse, _abc.Awaitable[_party_pb2.ListHoldingsResponse]]:
         """Coordinator only: whose shares this party holds.
-        It answers once the round's material is dealt and checked, or fails if that does.
+        It answers once the round's preprocessing is dealt and checked, or fails if that does.
         """
 
     @_abc_1.abstractmethod

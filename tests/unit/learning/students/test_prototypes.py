@@ -8,9 +8,9 @@ import pytest
 from mpc_vote.data.embedded import load_embedded
 from mpc_vote.learning.features.maps import strokes, unit
 from mpc_vote.learning.query_selection import representatives
-from mpc_vote.learning.students.prototypes import CentresRecipe, directions, train_centres
+from mpc_vote.learning.students.prototypes import PrototypeRecipe, directions, train_prototypes
 
-RECIPE = CentresRecipe()
+RECIPE = PrototypeRecipe()
 
 
 def _clumps(each: int, seed: int, classes: int = 5) -> tuple[np.ndarray, np.ndarray]:
@@ -44,7 +44,7 @@ def test_a_few_labels_are_enough_where_classes_are_apart() -> None:
     x, y = _clumps(40, 0)
     new, truth = _clumps(100, 1)
     asked = representatives(unit(x), 10, 0)
-    student = train_centres(x, asked, y[asked], 5, RECIPE)
+    student = train_prototypes(x, asked, y[asked], 5, RECIPE)
     assert student.agreement(new, truth) > 0.97
     assert student.metrics["agreement"] == student.agreement(x[asked], y[asked])
     assert student.metrics["classes"] == 5
@@ -53,7 +53,7 @@ def test_a_few_labels_are_enough_where_classes_are_apart() -> None:
 
 def test_the_length_of_a_point_says_nothing() -> None:
     x, y = _clumps(40, 0)
-    student = train_centres(x, np.arange(0, 200, 10), y[::10], 5, RECIPE)
+    student = train_prototypes(x, np.arange(0, 200, 10), y[::10], 5, RECIPE)
     assert np.array_equal(student.predict(x), student.predict(x * np.float32(8)))
 
 
@@ -66,8 +66,8 @@ def test_spreading_labels_outvotes_wrong_ones(
         asked = representatives(x, 50, seed)
         labels = _spoilt(y[asked], 0.2, 10, seed)
         spread, by_asked = (
-            train_centres(x, asked, labels, 10, recipe).agreement(new, truth)
-            for recipe in (CentresRecipe(), CentresRecipe(rounds=0))
+            train_prototypes(x, asked, labels, 10, recipe).agreement(new, truth)
+            for recipe in (PrototypeRecipe(), PrototypeRecipe(rounds=0))
         )
         gained.append(spread - by_asked)
     assert np.mean(gained) > 0.03
@@ -75,19 +75,19 @@ def test_spreading_labels_outvotes_wrong_ones(
 
 def test_without_spreading_other_public_points_do_not_matter() -> None:
     x, y = _clumps(40, 0)
-    recipe = CentresRecipe(dimensions=None, rounds=0)
+    recipe = PrototypeRecipe(dimensions=None, rounds=0)
     asked = np.arange(0, 200, 10)
-    alone = train_centres(x[asked], np.arange(20), y[asked], 5, recipe)
-    assert np.allclose(train_centres(x, asked, y[asked], 5, recipe).scores(x), alone.scores(x))
+    alone = train_prototypes(x[asked], np.arange(20), y[asked], 5, recipe)
+    assert np.allclose(train_prototypes(x, asked, y[asked], 5, recipe).scores(x), alone.scores(x))
 
 
 @pytest.mark.parametrize("rounds", [0, 5])
 def test_classes_without_a_label_are_never_predicted(rounds: int) -> None:
     x, y = _clumps(20, 0)
-    recipe = CentresRecipe(rounds=rounds)
+    recipe = PrototypeRecipe(rounds=rounds)
     for held in ([3], [1, 4]):
         asked = np.flatnonzero(np.isin(y, held))[::5]
-        student = train_centres(x, asked, y[asked], 9, recipe)
+        student = train_prototypes(x, asked, y[asked], 9, recipe)
         assert set(student.predict(x).tolist()) == set(held)
         assert student.metrics["classes"] == len(held)
 
@@ -105,7 +105,7 @@ def test_images_are_points_too_and_arguments_stay_as_they_were() -> None:
     images, asked = x.reshape(-1, 5, 8), np.arange(0, 50, 5)
     labels = y[asked]
     before = images.copy(), asked.copy(), labels.copy()
-    student = train_centres(images, asked, labels, 5, RECIPE)
+    student = train_prototypes(images, asked, labels, 5, RECIPE)
     assert student.agreement(images, y) > 0.9
     assert all(map(np.array_equal, before, (images, asked, labels)))
     with pytest.raises(ValueError, match="shape"):
@@ -116,15 +116,15 @@ def test_what_cannot_be_learnt_from_is_refused() -> None:
     x, y = _clumps(4, 0)
     for asked, labels in (([], []), ([1], [0, 1])):
         with pytest.raises(ValueError, match="asked points"):
-            train_centres(x, np.array(asked, np.int64), np.array(labels, np.int64), 5, RECIPE)
+            train_prototypes(x, np.array(asked, np.int64), np.array(labels, np.int64), 5, RECIPE)
     for asked in ([0, 0], [-1, 2], [0, 20]):
         with pytest.raises(ValueError, match="distinct rows"):
-            train_centres(x, np.array(asked), np.array([0, 1]), 5, RECIPE)
+            train_prototypes(x, np.array(asked), np.array([0, 1]), 5, RECIPE)
     with pytest.raises(ValueError, match="label 5"):
-        train_centres(x, np.array([0]), np.array([5]), 5, RECIPE)
-    student = train_centres(x, np.array([0, 5]), y[[0, 5]], 5, RECIPE)
+        train_prototypes(x, np.array([0]), np.array([5]), 5, RECIPE)
+    student = train_prototypes(x, np.array([0, 5]), y[[0, 5]], 5, RECIPE)
     with pytest.raises(ValueError, match="to compare"):
         student.agreement(x, y[:-1])
     for wrong in ({"rounds": -1}, {"decay": 0.0}, {"dimensions": 0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
-            CentresRecipe(**wrong)
+            PrototypeRecipe(**wrong)

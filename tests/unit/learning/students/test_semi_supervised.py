@@ -12,10 +12,10 @@ from mpc_vote.data.embedded import load_embedded
 from mpc_vote.learning.features.maps import strokes
 from mpc_vote.learning.query_selection import representatives
 from mpc_vote.learning.students.propagation import Propagation, propagate
-from mpc_vote.learning.students.semi_supervised import SemiRecipe, train_semi
+from mpc_vote.learning.students.semi_supervised import SemiSupervisedRecipe, train_semi_supervised
 from mpc_vote.learning.students.supervised import Student
 
-_QUICK = SemiRecipe(propagate=True, consistency=True, members=1, steps=120)
+_QUICK = SemiSupervisedRecipe(propagate=True, consistency=True, members=1, steps=120)
 
 
 def _rings(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -95,7 +95,7 @@ def test_points_that_no_label_reaches_stay_unknown() -> None:
     scores = propagate(far, asked, truth[asked], 2).scores
     assert np.all(scores[200:] == 0)
     np.testing.assert_allclose(scores[:200].sum(axis=1), 1, rtol=1e-5)
-    student = train_semi(far, asked, truth[asked], 2, 0, _QUICK)
+    student = train_semi_supervised(far, asked, truth[asked], 2, 0, _QUICK)
     assert student.agreement(points, truth) > 0.9
 
 
@@ -133,8 +133,8 @@ def test_propagation_makes_up_for_few_and_wrong_labels_of_real_digits(
     labels = _spoil(y[asked], 2, 10)
 
     def accuracy(propagate: bool) -> float:
-        recipe = SemiRecipe(propagate, consistency=propagate, members=1, steps=120)
-        student = train_semi(x, asked, labels, 10, 3, recipe, features=features)
+        recipe = SemiSupervisedRecipe(propagate, consistency=propagate, members=1, steps=120)
+        student = train_semi_supervised(x, asked, labels, 10, 3, recipe, features=features)
         return student.agreement(test_x, test_y)
 
     assert accuracy(True) > max(0.92, accuracy(False) + 0.04)
@@ -145,7 +145,9 @@ def test_consistency_learns_from_points_without_a_label(seed: int) -> None:
     x, y = _clumps(500, seed, spread=0.8)
     asked = np.arange(16, dtype=np.int64)
     alone, consistent = (
-        train_semi(x, asked, y[asked], 4, seed, SemiRecipe(False, consistency, 1, 200))
+        train_semi_supervised(
+            x, asked, y[asked], 4, seed, SemiSupervisedRecipe(False, consistency, 1, 200)
+        )
         for consistency in (False, True)
     )
     test = _clumps(500, 50 + seed, spread=0.8)
@@ -156,13 +158,13 @@ def test_an_ensemble_becomes_one_network_that_can_be_stored(tmp_path: Path) -> N
     x, y = _clumps(200, 6)
     asked = np.arange(24, dtype=np.int64)
     seen: list[tuple[int, int]] = []
-    student = train_semi(
+    student = train_semi_supervised(
         x,
         asked,
         _spoil(y[asked], 2, 4),
         4,
         0,
-        SemiRecipe(True, True, members=2, steps=100),
+        SemiSupervisedRecipe(True, True, members=2, steps=100),
         on_progress=lambda done, total, _: seen.append((done, total)),
         validation=_clumps(300, 7),
     )
@@ -179,8 +181,8 @@ def test_a_student_of_images_can_be_stored(
 ) -> None:
     x, y = digits[0][:60], digits[1][:60]
     asked = np.arange(20, dtype=np.int64)
-    student = train_semi(
-        x, asked, y[:20], 10, 0, SemiRecipe(False, False, 1, 20), features=strokes(x)
+    student = train_semi_supervised(
+        x, asked, y[:20], 10, 0, SemiSupervisedRecipe(False, False, 1, 20), features=strokes(x)
     )
     student.save(tmp_path / "model.safetensors", {})
     again = Student.load(tmp_path / "model.safetensors")
@@ -192,7 +194,7 @@ def test_training_repeats_itself_and_leaves_global_state_alone() -> None:
     asked = np.arange(20, dtype=np.int64)
     torch.manual_seed(3)
     state, threads = torch.random.get_rng_state(), torch.get_num_threads()
-    students = [train_semi(x, asked, y[asked], 4, seed, _QUICK) for seed in (1, 1, 2)]
+    students = [train_semi_supervised(x, asked, y[asked], 4, seed, _QUICK) for seed in (1, 1, 2)]
     first, same, other = (student.scores(x) for student in students)
     np.testing.assert_array_equal(first, same)
     assert not np.array_equal(first, other)
@@ -202,7 +204,9 @@ def test_training_repeats_itself_and_leaves_global_state_alone() -> None:
 
 def test_one_label_of_one_class_is_enough_to_train_on() -> None:
     x, y = _clumps(40, 9)
-    student = train_semi(x, np.array([5]), y[[5]], 4, 0, SemiRecipe(False, False, 1, 20))
+    student = train_semi_supervised(
+        x, np.array([5]), y[[5]], 4, 0, SemiSupervisedRecipe(False, False, 1, 20)
+    )
     assert student.predict(x[[5]])[0] == y[5]
 
 
@@ -223,7 +227,7 @@ def test_labels_that_do_not_fit_are_refused(
     x, _ = _clumps(10, 0)
     rows, given = np.array(asked, dtype=np.int64), np.array(labels, dtype=np.int64)
     with pytest.raises(ValueError, match=match):
-        train_semi(x, rows, given, 4, 0, _QUICK)
+        train_semi_supervised(x, rows, given, 4, 0, _QUICK)
     with pytest.raises(ValueError, match=match):
         propagate(x, rows, given, 4)
 
@@ -232,12 +236,12 @@ def test_features_and_recipes_that_make_no_sense_are_refused() -> None:
     x, y = _clumps(10, 0)
     asked = np.array([0, 1])
     with pytest.raises(ValueError, match="10 points but 9 rows of features"):
-        train_semi(x, asked, y[asked], 4, 0, _QUICK, features=x[:9])
+        train_semi_supervised(x, asked, y[asked], 4, 0, _QUICK, features=x[:9])
     with pytest.raises(ValueError, match="must be vectors"):
         propagate(x[:, :, None], asked, y[asked], 4)
     with pytest.raises(ValueError, match="at least two points"):
-        train_semi(x[:1], asked[:1], y[:1], 4, 0, _QUICK)
+        train_semi_supervised(x[:1], asked[:1], y[:1], 4, 0, _QUICK)
     with pytest.raises(ValueError, match="at least 1 member"):
-        SemiRecipe(members=0)
+        SemiSupervisedRecipe(members=0)
     with pytest.raises(ValueError, match="at least 20 steps"):
-        SemiRecipe(steps=19)
+        SemiSupervisedRecipe(steps=19)

@@ -24,7 +24,7 @@ _TURN_SECONDS = 30.0
 
 
 class AdmissionControl:
-    """AdmissionControl for rounds, and the names of those that wait for one; a client waits
+    """Places for rounds, and the names of those that wait for one; a client waits
     once."""
 
     def __init__(

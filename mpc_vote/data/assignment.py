@@ -133,7 +133,7 @@ def deal_repeatedly(deal: Callable[[int, int], Deal], agents: int, at_once: int,
 def _holders(stock: Rows, agents: int, size: int, classes_each: int) -> Rows:
     """How many agents hold each class.
 
-    AdmissionControl go one by one to the class where they make the most points available, then to
+    Places go one by one to the class where they make the most points available, then to
     the one with the most points per holder. The first is a sum of concave functions, so that taking
     the best place each time is the best there is: where it does not suffice, nothing does.
     """

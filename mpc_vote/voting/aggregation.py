@@ -59,7 +59,7 @@ class Totals:
             BitReader(self._shares[agent], spec.layout(agent)) if agent in self._shares else None
             for agent in spec.roster
         ]
-        return spec.count.run(readers, channel, preprocessing)
+        return spec.summation.run(readers, channel, preprocessing)
 
 
 def share_ballot(spec: Spec, agent: str, ballot: IntArray, noise: IntArray) -> list[Share]:

@@ -188,7 +188,7 @@ class Spec:
         return set(self.roster.values())
 
     @property
-    def count(self) -> Summation:
+    def summation(self) -> Summation:
         """How the ballots of a verified round are counted."""
         return Summation(self.layouts, self.message.queries, self.message.ring_bits)
 
@@ -201,7 +201,7 @@ class Spec:
         engine = session_plan(self.engine, self.rows, self.row_classes, len(self.parties))
         if not self.message.verified:
             return engine
-        return Plan((Run(tuple(self.count.plan()), 1), *engine.runs))
+        return Plan((Run(tuple(self.summation.plan()), 1), *engine.runs))
 
     def share_bytes(self, agent: str) -> int:
         """Size of an agent's explicit share."""

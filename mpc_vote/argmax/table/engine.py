@@ -189,7 +189,7 @@ def adds_constants(channel: Openings) -> bool:
 def _grouped(values: Array, count: int, size: int) -> Array:
     """From (contestants, rows) to (places, groups and rows).
 
-    AdmissionControl that are left over repeat the last contestant, and lose the tie against it:
+    Places that are left over repeat the last contestant, and lose the tie against it:
     whatever the totals are, also where agents shared some that are out of range, no such place
     wins.
     """

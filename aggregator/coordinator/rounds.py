@@ -176,9 +176,9 @@ class RoundRunner:
             # A party that can't count, or would count with wrong preprocessing, says so before
             # anybody is charged.
             seconds = max(_CALL_SECONDS, spec.seconds_left())
-            holding = party_pb2.ListHoldingsRequest(round_id=spec.round_id)
+            dealt = party_pb2.AwaitPreprocessingRequest(round_id=spec.round_id)
             ready = asyncio.create_task(
-                self._all(lambda stub: stub.ListHoldings(holding, timeout=seconds))
+                self._all(lambda stub: stub.AwaitPreprocessing(dealt, timeout=seconds))
             )
             try:
                 prepare = min(_PREPARE_PART * spec.seconds_left(), _PREPARE_SECONDS)

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 
+from aggregator.party.committee import Committee
+from aggregator.party.dealer_mark import DealerMark
 from aggregator.party.journal import RoundJournal
 from aggregator.party.peers import PeerServicer
 from aggregator.party.servicer import PartyServicer
@@ -43,18 +45,18 @@ async def serve_party(settings: PartySettings) -> None:
             contextlib.closing(RoundJournal(settings.data_dir / "party.db"))
         )
         peer_servicer = PeerServicer(peers)
-        servicer = PartyServicer(
+        committee = Committee(
             name,
-            list(settings.parties),
+            tuple(settings.parties),
             settings.dealer_name,
-            journal,
             peers,
             peer_servicer,
             dealer_channel,
             settings.exchange_seconds,
-            settings.pool_mib << 20,
-            settings.deal_copies,
-            settings.data_dir / "dealer-caught",
+        )
+        mark = DealerMark(settings.data_dir / "dealer-caught", name)
+        servicer = PartyServicer(
+            committee, journal, mark, settings.pool_mib << 20, settings.deal_copies
         )
         services: list[rpc.Service] = [
             (party_pb2_grpc.add_PartyServiceServicer_to_server, servicer),

@@ -12,20 +12,18 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-import os
 import time
 import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
-import grpc
-
+from aggregator.party.committee import Committee
+from aggregator.party.dealer_mark import DealerMark
 from aggregator.party.journal import RoundJournal
-from aggregator.party.peers import PeerChannel, PeerServicer
+from aggregator.party.peers import PeerChannel
 from aggregator.party.preprocessing import DealtPreprocessing, PreprocessingPool, ask
 from mpc_vote.argmax.engine import reduced
 from mpc_vote.errors import ErrorKind, VoteError
@@ -110,34 +108,17 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
 
     def __init__(
         self,
-        name: str,
-        parties: Sequence[str],
-        dealer: str,
+        committee: Committee,
         journal: RoundJournal,
-        peers: Mapping[str, grpc.aio.Channel],
-        peer_servicer: PeerServicer,
-        dealer_channel: grpc.aio.Channel,
-        exchange_seconds: float,
+        mark: DealerMark,
         pool_bytes: int,
         deal_copies: int,
-        caught: Path,
     ) -> None:
-        self._name = name
-        self._parties = tuple(parties)
-        self._rank = self._parties.index(name)
-        self._dealer = dealer
+        self._committee = committee
         self._journal = journal
-        self._peers = peers
-        self._peer_servicer = peer_servicer
-        self._dealer_channel = dealer_channel
-        self._timeout = exchange_seconds
+        self._mark = mark
         self._pool = PreprocessingPool(pool_bytes)
         self._copies = deal_copies
-        # While there is such a file, no preprocessing is taken: a dealer that was caught once would
-        # else get away with it in the end.
-        self._caught = caught
-        # From the moment it is caught until the file is written; to the end, if it can't be.
-        self._marking = False
         self._rounds: dict[str, _Round] = {}
         self._uploads: Counter[str] = Counter()
         # Sessions run side by side: with a queue, two parties could take two rounds in different
@@ -146,8 +127,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
 
     async def health(self) -> Mapping[str, bool]:
         """A party can work when it reaches its peers and a dealer that it has not caught."""
-        ready = await rpc.answers([*self._peers.values(), self._dealer_channel])
-        ready = ready and not self._has_caught()
+        ready = await self._committee.answers() and not self._mark.stands
         services = party_pb2.DESCRIPTOR.services_by_name.values()
         return {service.full_name: ready for service in services}
 
@@ -156,10 +136,10 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         self, request: party_pb2.OpenRoundRequest, context: Any
     ) -> party_pb2.OpenRoundResponse:
         spec = Spec.parse(request.spec)
-        self._refuse_caught()
-        await self._check_reach()
+        self._mark.refuse()
+        await self._committee.check_reach()
         # The dealer says how long that takes, and may have been caught meanwhile.
-        self._refuse_caught()
+        self._mark.refuse()
         known = self._rounds.get(spec.round_id)
         if known is not None:
             if known.spec.digest != spec.digest or known.opened_by != rpc.caller():
@@ -167,21 +147,22 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             if known.closed:
                 raise VoteError(ErrorKind.ROUND_SPENT, round=spec.round_id)
             return party_pb2.OpenRoundResponse(spec_digest=spec.digest)
-        if spec.parties != self._parties or spec.message.dealer != self._dealer:
+        own = self._committee
+        if spec.parties != own.parties or spec.message.dealer != own.dealer:
             what = "the committee of this round"
-            raise VoteError(ErrorKind.NAME_REFUSED, who=self._name, what=what)
+            raise VoteError(ErrorKind.NAME_REFUSED, who=own.name, what=what)
         if not 0 < spec.seconds_left() <= MAX_INTAKE_SECONDS:
             raise VoteError(ErrorKind.SPEC_INVALID, why="its deadline is past or too far away")
         self._forget_stale()
         # Who has paid must not find that there is no room: it is kept before anybody does.
-        held = spec.held_bytes(self._rank)
+        held = spec.held_bytes(own.rank)
         full = held + sum(one.held for one in self._rounds.values()) > MAX_SHARE_BYTES
         if full or len(self._rounds) >= MAX_OPEN_ROUNDS:
             raise VoteError(ErrorKind.SERVICE_BUSY, got=len(self._rounds), retry_after=5.0)
         # Holds the place while the mark is written.
         preprocessing = asyncio.create_task(self._deal(spec))
         preprocessing.add_done_callback(_forget_failure)
-        trips = asyncio.create_task(self._round_trips())
+        trips = asyncio.create_task(own.round_trips())
         round_ = self._rounds[spec.round_id] = _Round(
             spec, rpc.caller(), held, preprocessing, trips
         )
@@ -241,15 +222,19 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         return party_pb2.SubmitSharesResponse()
 
     @rpc.allowed(Role.COORDINATOR)
+    async def AwaitPreprocessing(
+        self, request: party_pb2.AwaitPreprocessingRequest, context: Any
+    ) -> party_pb2.AwaitPreprocessingResponse:
+        round_ = self._owned(request.round_id)
+        await self._outcome(round_, round_.preprocessing)
+        return party_pb2.AwaitPreprocessingResponse()
+
+    @rpc.allowed(Role.COORDINATOR)
     async def ListHoldings(
         self, request: party_pb2.ListHoldingsRequest, context: Any
     ) -> party_pb2.ListHoldingsResponse:
         round_ = self._owned(request.round_id)
-        if not round_.closed:
-            await asyncio.wait([round_.preprocessing])
-        self._refuse_caught()
-        if not round_.closed:
-            await self._outcome(round_, round_.preprocessing)
+        self._mark.refuse()
         holdings = [
             party_pb2.Holding(agent=agent, submission_id=submission)
             for agent, (submission, _) in sorted(round_.shares.items())
@@ -272,7 +257,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         self, request: party_pb2.AggregateRequest, context: Any
     ) -> AsyncIterator[party_pb2.AggregateResponse]:
         round_ = self._owned(request.round_id)
-        self._refuse_caught()
+        self._mark.refuse()
         shares = await self._commit(round_, request.contributors)
         spec = round_.spec
         with contextlib.ExitStack() as stack:
@@ -280,15 +265,8 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             stack.callback(round_.drop_preprocessing)
             preprocessing = await self._outcome(round_, round_.preprocessing)
             waited = time.monotonic() - started
-            channel = await PeerChannel.open(
-                spec.round_id,
-                count_context(spec, request.contributors, preprocessing.context),
-                self._parties,
-                self._rank,
-                self._peers,
-                self._peer_servicer,
-                self._timeout,
-            )
+            context = count_context(spec, request.contributors, preprocessing.context)
+            channel = await self._committee.join(spec.round_id, context)
             stack.callback(channel.close)
             session = _Session(
                 spec, Totals(spec, shares), channel, preprocessing, preprocessing_seconds=waited
@@ -299,7 +277,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
                     self._threads, session.label_shares, rows
                 )
                 # Of several lies one may not have been drawn, and be in use here.
-                self._refuse_caught()
+                self._mark.refuse()
                 label_shares = party_pb2.LabelShares(
                     offset=start, shares=labels.astype(tensors.LABEL).tobytes()
                 )
@@ -322,30 +300,21 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         """Waits for a round's preprocessing or round trips, and says why they do not come: a caller
         whose call ends by a cancellation here would not be answered."""
         await asyncio.wait([work])
-        self._refuse_caught()
+        self._mark.refuse()
         if work.cancelled():
             why = "its preprocessing was dropped"
             raise VoteError(ErrorKind.ROUND_CLOSED, round=round_.spec.round_id, why=why)
         return work.result()
 
-    async def _round_trips(self) -> list[float]:
-        peers = self._peers.values()
-        return await asyncio.gather(*(rpc.round_trip(peer) for peer in peers))
-
     async def _deal(self, spec: Spec) -> DealtPreprocessing:
         plan = await asyncio.to_thread(spec.plan)
-        session = Session(spec.round_id, self._parties, plan, self._copies)
-        dealer, timeout = self._dealer_channel, self._timeout
-        drawn = await self._choose(spec, await ask(dealer, session, self._rank, timeout))
-        last = self._rank == len(self._parties) - 1
-        return DealtPreprocessing(dealer, drawn, plan, last, self._pool, timeout, self._catcher())
-
-    def _has_caught(self) -> bool:
-        return self._marking or self._caught.exists()
-
-    def _refuse_caught(self) -> None:
-        if self._has_caught():
-            raise VoteError(ErrorKind.DEALER_REFUSED, who=self._name, path=self._caught.name)
+        own = self._committee
+        session = Session(spec.round_id, own.parties, plan, self._copies)
+        dealer, timeout = own.dealer_channel, own.exchange_seconds
+        drawn = await self._choose(spec, await ask(dealer, session, own.rank, timeout))
+        return DealtPreprocessing(
+            dealer, drawn, plan, own.is_last, self._pool, timeout, self._catcher()
+        )
 
     def _catcher(self) -> Callable[[DealerCaught], None]:
         """To be called, in any thread, where the dealer is caught: whoever waits for the outcome
@@ -354,23 +323,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         loop = asyncio.get_running_loop()
 
         def catch(error: DealerCaught) -> None:
-            self._marking = True
-            log.critical("%s Nothing is counted while %s exists.", error, self._caught)
-            try:
-                # It counts by its name, which takes no descriptor: whoever has used them all up, by
-                # connections, keeps nobody from it.
-                with contextlib.suppress(OSError):
-                    os.mknod(self._caught, 0o600)
-                with self._caught.open("w") as file:
-                    file.write(f"{error}\n")
-                    file.flush()
-                    os.fsync(file.fileno())
-            except OSError:
-                log.exception("what the mark is for can't be written")
-                os.sync()
-            self._marking = not self._caught.exists()
-            if self._marking:
-                log.critical("there is no mark: no round is taken until a restart")
+            self._mark.set(error)
             loop.call_soon_threadsafe(self._end_rounds)
 
         return catch
@@ -384,15 +337,8 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
 
     async def _choose(self, spec: Spec, grant: Grant) -> Drawn:
         """Draws a copy with the peers and checks the others."""
-        channel = await PeerChannel.open(
-            f"{spec.round_id}.deal",
-            deal_context(spec, grant.transcript()),
-            self._parties,
-            self._rank,
-            self._peers,
-            self._peer_servicer,
-            self._timeout,
-        )
+        context = deal_context(spec, grant.transcript())
+        channel = await self._committee.join(f"{spec.round_id}.deal", context)
         catch = self._catcher()
 
         def checked() -> Drawn:
@@ -408,22 +354,6 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             return drawn
         finally:
             channel.close()
-
-    async def _check_reach(self) -> None:
-        """Refuses a round that could not be counted, before any agent spends anything on it."""
-        others = {f"Party {name}": channel for name, channel in self._peers.items()}
-        others["The dealer"] = self._dealer_channel
-
-        async def reach(who: str, channel: grpc.aio.Channel) -> None:
-            try:
-                await rpc.reach(channel, who)
-            except VoteError as error:
-                why = f"party {self._name} has no connection to it"
-                if error.kind is ErrorKind.ENDED_BY:
-                    why = f"it tells party {self._name}: {error.values['why'].rstrip('.')}"
-                raise VoteError(ErrorKind.PARTY_UNREACHABLE, who=who, why=why) from error
-
-        await asyncio.gather(*(reach(*other) for other in others.items()))
 
     async def _commit(
         self, round_: _Round, contributors: Sequence[party_pb2.Holding]
@@ -471,7 +401,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             raise VoteError(ErrorKind.SPEC_MISMATCH, round=spec.round_id)
         if len(header.submission_id) != SUBMISSION_ID_BYTES:
             raise _malformed(header, "the submission id is malformed")
-        explicit = spec.explicit_rank(agent) == self._rank
+        explicit = spec.explicit_rank(agent) == self._committee.rank
         if len(header.seed) != (0 if explicit else SEED_BYTES):
             raise _malformed(header, "a seed is missing, or is where an explicit share belongs")
         return spec.share_bytes(agent) if explicit else 0

@@ -156,7 +156,7 @@ def _show_ledger(out: Console, figures: dict[str, Any]) -> None:
         out.print("there is no limit: every round is recorded, and none is refused for its cost")
     votes = figures["ballot"]
     if figures["k"]:
-        votes += f" of {', '.join(map(str, figures['neighbours']))} neighbours"
+        votes += f" of {', '.join(map(str, figures['k']))} neighbours"
     if not figures["buys"]:
         out.print("to see what that buys, pass --k, the public number of neighbours")
     for row in figures["buys"]:

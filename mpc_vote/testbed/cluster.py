@@ -131,7 +131,7 @@ class Cluster:
             "listen": self.coordinator_address,
             "data-dir": str(self.directory / "data" / "coordinator"),
             "parties": self._parties("coordinator"),
-            "least-sigma": "1e-9",
+            "min-sigma": "1e-9",
             **self.coordinator_settings,
         }
         self._spawn("coordinator", Role.COORDINATOR, "coordinator", settings)

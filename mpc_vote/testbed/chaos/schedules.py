@@ -42,7 +42,7 @@ OPENERS = (
     "isolate/coordinator@agent-0>coordinator:Attend:response.announcement:0#1",
     "isolate/coordinator@agent-0>coordinator:Attend:response.go:0#0",
     "isolate/party-2@agent-2>coordinator:Attend:response.announcement:0#0",
-    "cut/@coordinator>party-0:ListHoldings:request.round_id:0#1",
+    "cut/@coordinator>party-0:ListHoldings:request.round_id:0#0",
 )
 
 _ON_PROCESSES = (Fault.KILL, Fault.RESTART, Fault.PAUSE, Fault.ISOLATE, Fault.SILENCE)

@@ -35,6 +35,8 @@ from aggregator.coordinator.rounds import RoundRunner
 from aggregator.coordinator.tokens import Tokens, _digest
 from aggregator.dealer.servicer import MAX_SESSIONS, DealerServicer
 from aggregator.party import peers
+from aggregator.party.committee import Committee
+from aggregator.party.dealer_mark import DealerMark
 from aggregator.party.journal import RoundJournal
 from aggregator.party.peers import PeerServicer
 from aggregator.party.servicer import MAX_OPEN_ROUNDS, PartyServicer, count_context
@@ -334,19 +336,18 @@ def _party(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
             return stream
 
         peer_servicer = PeerServicer(PARTIES)
-        servicer = PartyServicer(
+        committee = Committee(
             PARTIES[rank],
-            PARTIES,
+            tuple(PARTIES),
             "dealer",
-            RoundJournal(Path(":memory:")),
             {PARTIES[1 - rank]: Channel({"Exchange": exchange})},  # type: ignore[dict-item]
             peer_servicer,
             Channel({"Deal": deal, "Collect": collect}),  # type: ignore[arg-type]
             _EXCHANGE_SECONDS,
-            1 << 24,
-            _COPIES,
-            folder / "dealer-caught",
         )
+        mark = DealerMark(folder / "dealer-caught", PARTIES[rank])
+        journal = RoundJournal(Path(":memory:"))
+        servicer = PartyServicer(committee, journal, mark, 1 << 24, _COPIES)
         try:
             outcome = await play(
                 script,
@@ -360,8 +361,8 @@ def _party(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
             for round_ in servicer._rounds.values():
                 round_.drop_preprocessing()
             servicer._threads.shutdown(wait=False, cancel_futures=True)
-            servicer._caught.unlink(missing_ok=True)
-            servicer._tally.close()
+            mark._path.unlink(missing_ok=True)
+            journal.close()
         if len(servicer._rounds) > MAX_OPEN_ROUNDS:
             raise Finding("too many rounds")
         arrived = [one.result()._first for one in peer_servicer._waiting.values() if one.done()]
@@ -531,12 +532,16 @@ async def _coordinate(script: Script, archive: Archive, ledger: Ledger) -> str:
         ]
         return Stream(counted or honest)
 
+    async def dealt(*_: Any, **__: Any) -> Any:
+        return party_pb2.AwaitPreprocessingResponse()
+
     async def abandon(*_: Any, **__: Any) -> Any:
         return party_pb2.AbandonRoundResponse()
 
     channel: Any = Channel(
         {
             "OpenRound": open_round,
+            "AwaitPreprocessing": dealt,
             "ListHoldings": list_holdings,
             "Aggregate": aggregate,
             "AbandonRound": abandon,

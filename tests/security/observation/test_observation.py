@@ -87,7 +87,10 @@ EVERYONE = [*AGENT_NAMES, *PARTY_NAMES, "dealer", "coordinator", "client"]
 
 # What a role of each kind may say and hear. Whoever adds a call decides here what it shows to whom.
 ATTENDING = {"AgentService/Attend", "AgentService/FetchQueries"}
-ORDERS = {f"PartyService/{name}" for name in ("OpenRound", "ListHoldings", "Aggregate")}
+ORDERS = {
+    f"PartyService/{name}"
+    for name in ("OpenRound", "AwaitPreprocessing", "ListHoldings", "Aggregate")
+}
 AMONG_PARTIES = {"PeerService/Exchange", "DealerService/Deal", "DealerService/Collect"}
 CALLS = {
     "agent": {*ATTENDING, "PartyService/SubmitShares", "Health/Check"},

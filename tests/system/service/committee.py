@@ -140,7 +140,9 @@ class Committee:
             await stub.SubmitShares(iter(messages), timeout=SECONDS)
 
     async def holdings(self, spec: Spec, party: str = "party-0") -> dict[str, bytes]:
-        """Whose shares a party holds."""
+        """Whose shares a party holds, once its preprocessing is there."""
+        dealt = party_pb2.AwaitPreprocessingRequest(round_id=spec.round_id)
+        await self.stubs[party].AwaitPreprocessing(dealt, timeout=SECONDS)
         request = party_pb2.ListHoldingsRequest(round_id=spec.round_id)
         response = await self.stubs[party].ListHoldings(request, timeout=SECONDS)
         return {holding.agent: holding.submission_id for holding in response.holdings}

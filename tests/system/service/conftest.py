@@ -37,7 +37,7 @@ def _running(
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """Three parties, and agents of two kinds. Tests leave it as they found it."""
     directory = tmp_path_factory.mktemp("service")
-    limits = {"max-open-rounds": "3", "least-sigma": "1e-6", "revoked-agents": "outcast"}
+    limits = {"max-open-rounds": "3", "min-sigma": "1e-6", "revoked-agents": "outcast"}
     with _running(directory, 3, {"clinics": CLINICS, "labs": LABS}, limits) as running:
         yield running
 

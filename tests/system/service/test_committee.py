@@ -336,7 +336,14 @@ async def test_a_round_obeys_the_coordinator_that_opened_it_alone(
     other = Identity(Role.COORDINATOR, "usurper")
     async with service.channel(other, Identity(Role.PARTY, "party-0")) as channel:
         usurper = Committee(service.channel, {"party-0": party_pb2_grpc.PartyServiceStub(channel)})
-        assert (await error_of(usurper.holdings(spec))).name == "ROUND_UNKNOWN"
+        stub = usurper.stubs["party-0"]
+        dealt = party_pb2.AwaitPreprocessingRequest(round_id=spec.round_id)
+        held_by = party_pb2.ListHoldingsRequest(round_id=spec.round_id)
+        for call in (
+            stub.AwaitPreprocessing(dealt, timeout=SECONDS),
+            stub.ListHoldings(held_by, timeout=SECONDS),
+        ):
+            assert (await error_of(call)).name == "ROUND_UNKNOWN"
         assert (await error_of(usurper.open_at("party-0", spec))).name == "SPEC_MISMATCH"
         outcome = await usurper.aggregate_at("party-0", spec, held)
         assert outcome.error is not None and outcome.error.name == "ROUND_UNKNOWN"

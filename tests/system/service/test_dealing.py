@@ -33,6 +33,8 @@ from hypothesis import strategies as st
 from aggregator.coordinator.settings import PartySettings
 from aggregator.dealer import servicer as dealer_module
 from aggregator.dealer.servicer import DealerServicer
+from aggregator.party.committee import Committee as OwnCommittee
+from aggregator.party.dealer_mark import DealerMark
 from aggregator.party.journal import RoundJournal
 from aggregator.party.peers import PeerServicer
 from aggregator.party.preprocessing import DealtPreprocessing, PreprocessingPool, ask
@@ -1494,23 +1496,15 @@ async def committee_of(
                 if other != name
             }
             to_dealer = await stack.enter_async_context(dealer.channel(name))
-            tally = stack.enter_context(
+            journal = stack.enter_context(
                 contextlib.closing(RoundJournal(directory / name / "party.db"))
             )
             peer_servicer = last if last and name == TRIO[-1] else PeerServicer(TRIO)
-            servicer = PartyServicer(
-                name,
-                TRIO,
-                "dealer",
-                tally,
-                peers,
-                peer_servicer,
-                to_dealer,
-                seconds,
-                pool_bytes,
-                COPIES,
-                directory / name / "dealer-caught",
+            own_committee = OwnCommittee(
+                name, TRIO, "dealer", peers, peer_servicer, to_dealer, seconds
             )
+            mark = DealerMark(directory / name / "dealer-caught", name)
+            servicer = PartyServicer(own_committee, journal, mark, pool_bytes, COPIES)
             parties.servicers[name] = servicer
             services: list[rpc.Service] = [
                 (party_pb2_grpc.add_PartyServiceServicer_to_server, servicer),
@@ -1644,7 +1638,7 @@ async def test_a_count_that_is_cancelled_as_it_is_marked_gives_its_room_back(
         spec = committee.spec(queries=MANY)
         held = await committee.voted(spec, votes(MANY))
         await parties.hold(needed(spec))
-        monkeypatch.setattr(parties.servicers["party-0"]._tally, "aggregate", mark_slowly)
+        monkeypatch.setattr(parties.servicers["party-0"]._journal, "aggregate", mark_slowly)
         order = party_pb2.AggregateRequest(round_id=spec.round_id, contributors=holdings_of(held))
         call = committee.stubs["party-0"].Aggregate(order, timeout=SECONDS)
         reading = asyncio.create_task(call.read())
@@ -1669,7 +1663,7 @@ async def test_a_round_that_is_not_opened_holds_nothing(dealer: Dealer, tmp_path
     """A party that remembers the round from before it was restarted."""
     async with committee_of(dealer, tmp_path, 1 << 26) as (parties, committee):
         spec = committee.spec(queries=MANY)
-        parties.servicers["party-2"]._tally.open(spec.round_id)
+        parties.servicers["party-2"]._journal.open(spec.round_id)
         error = await error_of(committee.open_at("party-2", spec))
         assert error.name == "ROUND_SPENT", error.message
         await holds(parties.servicers["party-2"]._pool, 0)
@@ -1832,7 +1826,7 @@ async def test_a_dealer_is_not_asked_again_where_the_mark_can_not_be_written(
 ) -> None:
     async with committee_of(dealer, tmp_path, 1 << 26) as (parties, committee):
         party = parties.servicers["party-1"]
-        party._caught = tmp_path / "missing" / "dealer-caught"
+        party._mark._path = tmp_path / "missing" / "dealer-caught"
         before = committee.spec()
         await committee.open(before)
         party._catcher()(DealerCaught("another", "a lie"))

@@ -70,6 +70,7 @@ ALLOWED = {
     "AgentService/FetchQueries": Role.AGENT,
     "PartyService/OpenRound": Role.COORDINATOR,
     "PartyService/SubmitShares": Role.AGENT,
+    "PartyService/AwaitPreprocessing": Role.COORDINATOR,
     "PartyService/ListHoldings": Role.COORDINATOR,
     "PartyService/Aggregate": Role.COORDINATOR,
     "PartyService/AbandonRound": Role.COORDINATOR,

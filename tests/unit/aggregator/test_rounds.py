@@ -96,14 +96,17 @@ def party(spec: Spec, **answers: Callable[..., Any]) -> Any:
         holdings = [party_pb2.Holding(agent=agent, submission_id=b"1") for agent in AGENTS]
         return party_pb2.ListHoldingsResponse(holdings=holdings)
 
+    async def dealt(*_: Any, **__: Any) -> Any:
+        return party_pb2.AwaitPreprocessingResponse()
+
     async def abandoned(*_: Any, **__: Any) -> Any:
         return party_pb2.AbandonRoundResponse()
 
     def counted(*_: Any, **__: Any) -> Any:
         return Stream(honest(spec))
 
-    own = {"OpenRound": opened, "ListHoldings": held, "AbandonRound": abandoned}
-    return Channel({**own, "Aggregate": counted, **answers})
+    own = {"OpenRound": opened, "AwaitPreprocessing": dealt, "ListHoldings": held}
+    return Channel({**own, "Aggregate": counted, "AbandonRound": abandoned, **answers})
 
 
 async def run(spec: Spec, last: Any, directory: Path, others: Any = None) -> tuple[Round, int]:

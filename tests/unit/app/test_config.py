@@ -240,7 +240,7 @@ class TestOrder:
         assert list(load(CoordinatorSettings, flags).parties) == ["z", "a", "m"]
 
     def test_dashes_and_underscores_are_the_same_in_the_file(self, write: Write) -> None:
-        for text in ("least-sigma = 4", "min_sigma = 4"):
+        for text in ("min-sigma = 4", "min_sigma = 4"):
             path = write(text)
             given = [*NEEDED["coordinator"], f"--config={path}"]
             assert load(CoordinatorSettings, given).min_sigma == 4.0

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16mpcvote/v1/party.proto\x12\nmpcvote.v1\" \n\x10OpenRoundRequest\x12\x0c\n\x04spec\x18\x01 \x01(\x0c\"(\n\x11OpenRoundResponse\x12\x13\n\x0bspec_digest\x18\x01 \x01(\x0c\"S\n\x13SubmitSharesRequest\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.mpcvote.v1.SubmissionHeader\x12\x0e\n\x06packed\x18\x02 \x01(\x0c\"^\n\x10SubmissionHeader\x12\x10\n\x08round_id\x18\x01 \x01(\t\x12\x13\n\x0bspec_digest\x18\x02 \x01(\x0c\x12\x15\n\rsubmission_id\x18\x03 \x01(\x0c\x12\x0c\n\x04seed\x18\x04 \x01(\x0c\"\x16\n\x14SubmitSharesResponse\"\'\n\x13ListHoldingsRequest\x12\x10\n\x08round_id\x18\x01 \x01(\t\"/\n\x07Holding\x12\r\n\x05\x61gent\x18\x01 \x01(\t\x12\x15\n\rsubmission_id\x18\x02 \x01(\x0c\"=\n\x14ListHoldingsResponse\x12%\n\x08holdings\x18\x01 \x03(\x0b\x32\x13.mpcvote.v1.Holding\"O\n\x10\x41ggregateRequest\x12\x10\n\x08round_id\x18\x01 \x01(\t\x12)\n\x0c\x63ontributors\x18\x02 \x03(\x0b\x32\x13.mpcvote.v1.Holding\"~\n\x11\x41ggregateResponse\x12)\n\x06shares\x18\x01 \x01(\x0b\x32\x17.mpcvote.v1.LabelSharesH\x00\x12\x35\n\nstatistics\x18\x02 \x01(\x0b\x32\x1f.mpcvote.v1.AggregateStatisticsH\x00\x42\x07\n\x05\x65vent\"-\n\x0bLabelShares\x12\x0e\n\x06offset\x18\x01 \x01(\r\x12\x0e\n\x06shares\x18\x02 \x01(\x0c\"\xd8\x01\n\x13\x41ggregateStatistics\x12\x0e\n\x06rounds\x18\x01 \x01(\r\x12\x12\n\nbytes_sent\x18\x02 \x01(\x04\x12\x16\n\x0e\x62ytes_received\x18\x03 \x01(\x04\x12\x14\n\x0c\x64\x65\x61ler_bytes\x18\x04 \x01(\x04\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\x12\x1a\n\x12round_trip_seconds\x18\x06 \x01(\x01\x12\x1d\n\x15preprocessing_seconds\x18\x07 \x01(\x01\x12\x13\n\x0bsum_seconds\x18\x08 \x01(\x01J\x04\x08\t\x10\nR\x08\x65xcluded\"\'\n\x13\x41\x62\x61ndonRoundRequest\x12\x10\n\x08round_id\x18\x01 \x01(\t\"\x16\n\x14\x41\x62\x61ndonRoundResponse\"7\n\x0f\x45xchangeRequest\x12$\n\x05\x66rame\x18\x01 \x01(\x0b\x32\x15.mpcvote.v1.PeerFrame\"8\n\x10\x45xchangeResponse\x12$\n\x05\x66rame\x18\x01 \x01(\x0b\x32\x15.mpcvote.v1.PeerFrame\"W\n\tPeerFrame\x12\x10\n\x08sequence\x18\x01 \x01(\r\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\x12\'\n\x05hello\x18\x03 \x01(\x0b\x32\x18.mpcvote.v1.SessionHello\"F\n\x0cSessionHello\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontext\x18\x02 \x01(\x0c\x12\x11\n\tzero_seed\x18\x03 \x01(\x0c\x32\x9f\x03\n\x0cPartyService\x12H\n\tOpenRound\x12\x1c.mpcvote.v1.OpenRoundRequest\x1a\x1d.mpcvote.v1.OpenRoundResponse\x12S\n\x0cSubmitShares\x12\x1f.mpcvote.v1.SubmitSharesRequest\x1a .mpcvote.v1.SubmitSharesResponse(\x01\x12Q\n\x0cListHoldings\x12\x1f.mpcvote.v1.ListHoldingsRequest\x1a .mpcvote.v1.ListHoldingsResponse\x12J\n\tAggregate\x12\x1c.mpcvote.v1.AggregateRequest\x1a\x1d.mpcvote.v1.AggregateResponse0\x01\x12Q\n\x0c\x41\x62\x61ndonRound\x12\x1f.mpcvote.v1.AbandonRoundRequest\x1a .mpcvote.v1.AbandonRoundResponse2X\n\x0bPeerService\x12I\n\x08\x45xchange\x12\x1b.mpcvote.v1.ExchangeRequest\x1a\x1c.mpcvote.v1.ExchangeResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16mpcvote/v1/party.proto\x12\nmpcvote.v1\" \n\x10OpenRoundRequest\x12\x0c\n\x04spec\x18\x01 \x01(\x0c\"(\n\x11OpenRoundResponse\x12\x13\n\x0bspec_digest\x18\x01 \x01(\x0c\"S\n\x13SubmitSharesRequest\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.mpcvote.v1.SubmissionHeader\x12\x0e\n\x06packed\x18\x02 \x01(\x0c\"^\n\x10SubmissionHeader\x12\x10\n\x08round_id\x18\x01 \x01(\t\x12\x13\n\x0bspec_digest\x18\x02 \x01(\x0c\x12\x15\n\rsubmission_id\x18\x03 \x01(\x0c\x12\x0c\n\x04seed\x18\x04 \x01(\x0c\"\x16\n\x14SubmitSharesResponse\"-\n\x19\x41waitPreprocessingRequest\x12\x10\n\x08round_id\x18\x01 \x01(\t\"\x1c\n\x1a\x41waitPreprocessingResponse\"\'\n\x13ListHoldingsRequest\x12\x10\n\x08round_id\x18\x01 \x01(\t\"/\n\x07Holding\x12\r\n\x05\x61gent\x18\x01 \x01(\t\x12\x15\n\rsubmission_id\x18\x02 \x01(\x0c\"=\n\x14ListHoldingsResponse\x12%\n\x08holdings\x18\x01 \x03(\x0b\x32\x13.mpcvote.v1.Holding\"O\n\x10\x41ggregateRequest\x12\x10\n\x08round_id\x18\x01 \x01(\t\x12)\n\x0c\x63ontributors\x18\x02 \x03(\x0b\x32\x13.mpcvote.v1.Holding\"~\n\x11\x41ggregateResponse\x12)\n\x06shares\x18\x01 \x01(\x0b\x32\x17.mpcvote.v1.LabelSharesH\x00\x12\x35\n\nstatistics\x18\x02 \x01(\x0b\x32\x1f.mpcvote.v1.AggregateStatisticsH\x00\x42\x07\n\x05\x65vent\"-\n\x0bLabelShares\x12\x0e\n\x06offset\x18\x01 \x01(\r\x12\x0e\n\x06shares\x18\x02 \x01(\x0c\"\xd8\x01\n\x13\x41ggregateStatistics\x12\x0e\n\x06rounds\x18\x01 \x01(\r\x12\x12\n\nbytes_sent\x18\x02 \x01(\x04\x12\x16\n\x0e\x62ytes_received\x18\x03 \x01(\x04\x12\x14\n\x0c\x64\x65\x61ler_bytes\x18\x04 \x01(\x04\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\x12\x1a\n\x12round_trip_seconds\x18\x06 \x01(\x01\x12\x1d\n\x15preprocessing_seconds\x18\x07 \x01(\x01\x12\x13\n\x0bsum_seconds\x18\x08 \x01(\x01J\x04\x08\t\x10\nR\x08\x65xcluded\"\'\n\x13\x41\x62\x61ndonRoundRequest\x12\x10\n\x08round_id\x18\x01 \x01(\t\"\x16\n\x14\x41\x62\x61ndonRoundResponse\"7\n\x0f\x45xchangeRequest\x12$\n\x05\x66rame\x18\x01 \x01(\x0b\x32\x15.mpcvote.v1.PeerFrame\"8\n\x10\x45xchangeResponse\x12$\n\x05\x66rame\x18\x01 \x01(\x0b\x32\x15.mpcvote.v1.PeerFrame\"W\n\tPeerFrame\x12\x10\n\x08sequence\x18\x01 \x01(\r\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\x12\'\n\x05hello\x18\x03 \x01(\x0b\x32\x18.mpcvote.v1.SessionHello\"F\n\x0cSessionHello\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontext\x18\x02 \x01(\x0c\x12\x11\n\tzero_seed\x18\x03 \x01(\x0c\x32\x84\x04\n\x0cPartyService\x12H\n\tOpenRound\x12\x1c.mpcvote.v1.OpenRoundRequest\x1a\x1d.mpcvote.v1.OpenRoundResponse\x12S\n\x0cSubmitShares\x12\x1f.mpcvote.v1.SubmitSharesRequest\x1a .mpcvote.v1.SubmitSharesResponse(\x01\x12\x63\n\x12\x41waitPreprocessing\x12%.mpcvote.v1.AwaitPreprocessingRequest\x1a&.mpcvote.v1.AwaitPreprocessingResponse\x12Q\n\x0cListHoldings\x12\x1f.mpcvote.v1.ListHoldingsRequest\x1a .mpcvote.v1.ListHoldingsResponse\x12J\n\tAggregate\x12\x1c.mpcvote.v1.AggregateRequest\x1a\x1d.mpcvote.v1.AggregateResponse0\x01\x12Q\n\x0c\x41\x62\x61ndonRound\x12\x1f.mpcvote.v1.AbandonRoundRequest\x1a .mpcvote.v1.AbandonRoundResponse2X\n\x0bPeerService\x12I\n\x08\x45xchange\x12\x1b.mpcvote.v1.ExchangeRequest\x1a\x1c.mpcvote.v1.ExchangeResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,34 +41,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SUBMISSIONHEADER']._serialized_end=293
   _globals['_SUBMITSHARESRESPONSE']._serialized_start=295
   _globals['_SUBMITSHARESRESPONSE']._serialized_end=317
-  _globals['_LISTHOLDINGSREQUEST']._serialized_start=319
-  _globals['_LISTHOLDINGSREQUEST']._serialized_end=358
-  _globals['_HOLDING']._serialized_start=360
-  _globals['_HOLDING']._serialized_end=407
-  _globals['_LISTHOLDINGSRESPONSE']._serialized_start=409
-  _globals['_LISTHOLDINGSRESPONSE']._serialized_end=470
-  _globals['_AGGREGATEREQUEST']._serialized_start=472
-  _globals['_AGGREGATEREQUEST']._serialized_end=551
-  _globals['_AGGREGATERESPONSE']._serialized_start=553
-  _globals['_AGGREGATERESPONSE']._serialized_end=679
-  _globals['_LABELSHARES']._serialized_start=681
-  _globals['_LABELSHARES']._serialized_end=726
-  _globals['_AGGREGATESTATISTICS']._serialized_start=729
-  _globals['_AGGREGATESTATISTICS']._serialized_end=945
-  _globals['_ABANDONROUNDREQUEST']._serialized_start=947
-  _globals['_ABANDONROUNDREQUEST']._serialized_end=986
-  _globals['_ABANDONROUNDRESPONSE']._serialized_start=988
-  _globals['_ABANDONROUNDRESPONSE']._serialized_end=1010
-  _globals['_EXCHANGEREQUEST']._serialized_start=1012
-  _globals['_EXCHANGEREQUEST']._serialized_end=1067
-  _globals['_EXCHANGERESPONSE']._serialized_start=1069
-  _globals['_EXCHANGERESPONSE']._serialized_end=1125
-  _globals['_PEERFRAME']._serialized_start=1127
-  _globals['_PEERFRAME']._serialized_end=1214
-  _globals['_SESSIONHELLO']._serialized_start=1216
-  _globals['_SESSIONHELLO']._serialized_end=1286
-  _globals['_PARTYSERVICE']._serialized_start=1289
-  _globals['_PARTYSERVICE']._serialized_end=1704
-  _globals['_PEERSERVICE']._serialized_start=1706
-  _globals['_PEERSERVICE']._serialized_end=1794
+  _globals['_AWAITPREPROCESSINGREQUEST']._serialized_start=319
+  _globals['_AWAITPREPROCESSINGREQUEST']._serialized_end=364
+  _globals['_AWAITPREPROCESSINGRESPONSE']._serialized_start=366
+  _globals['_AWAITPREPROCESSINGRESPONSE']._serialized_end=394
+  _globals['_LISTHOLDINGSREQUEST']._serialized_start=396
+  _globals['_LISTHOLDINGSREQUEST']._serialized_end=435
+  _globals['_HOLDING']._serialized_start=437
+  _globals['_HOLDING']._serialized_end=484
+  _globals['_LISTHOLDINGSRESPONSE']._serialized_start=486
+  _globals['_LISTHOLDINGSRESPONSE']._serialized_end=547
+  _globals['_AGGREGATEREQUEST']._serialized_start=549
+  _globals['_AGGREGATEREQUEST']._serialized_end=628
+  _globals['_AGGREGATERESPONSE']._serialized_start=630
+  _globals['_AGGREGATERESPONSE']._serialized_end=756
+  _globals['_LABELSHARES']._serialized_start=758
+  _globals['_LABELSHARES']._serialized_end=803
+  _globals['_AGGREGATESTATISTICS']._serialized_start=806
+  _globals['_AGGREGATESTATISTICS']._serialized_end=1022
+  _globals['_ABANDONROUNDREQUEST']._serialized_start=1024
+  _globals['_ABANDONROUNDREQUEST']._serialized_end=1063
+  _globals['_ABANDONROUNDRESPONSE']._serialized_start=1065
+  _globals['_ABANDONROUNDRESPONSE']._serialized_end=1087
+  _globals['_EXCHANGEREQUEST']._serialized_start=1089
+  _globals['_EXCHANGEREQUEST']._serialized_end=1144
+  _globals['_EXCHANGERESPONSE']._serialized_start=1146
+  _globals['_EXCHANGERESPONSE']._serialized_end=1202
+  _globals['_PEERFRAME']._serialized_start=1204
+  _globals['_PEERFRAME']._serialized_end=1291
+  _globals['_SESSIONHELLO']._serialized_start=1293
+  _globals['_SESSIONHELLO']._serialized_end=1363
+  _globals['_PARTYSERVICE']._serialized_start=1366
+  _globals['_PARTYSERVICE']._serialized_end=1882
+  _globals['_PEERSERVICE']._serialized_start=1884
+  _globals['_PEERSERVICE']._serialized_end=1972
 # @@protoc_insertion_point(module_scope)

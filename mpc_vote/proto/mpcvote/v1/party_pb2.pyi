@@ -130,6 +130,40 @@ class SubmitSharesResponse(_message.Message):
 Global___SubmitSharesResponse: _TypeAlias = SubmitSharesResponse  # noqa: Y015
 
 @_typing.final
+class AwaitPreprocessingRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_ID_FIELD_NUMBER: _builtins.int
+    round_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        round_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AwaitPreprocessingRequest: _TypeAlias = AwaitPreprocessingRequest  # noqa: Y015
+
+@_typing.final
+class AwaitPreprocessingResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AwaitPreprocessingResponse: _TypeAlias = AwaitPreprocessingResponse  # noqa: Y015
+
+@_typing.final
 class ListHoldingsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -44,6 +44,11 @@ class PartyServiceStub:
                 request_serializer=mpcvote_dot_v1_dot_party__pb2.SubmitSharesRequest.SerializeToString,
                 response_deserializer=mpcvote_dot_v1_dot_party__pb2.SubmitSharesResponse.FromString,
                 _registered_method=True)
+        self.AwaitPreprocessing = channel.unary_unary(
+                '/mpcvote.v1.PartyService/AwaitPreprocessing',
+                request_serializer=mpcvote_dot_v1_dot_party__pb2.AwaitPreprocessingRequest.SerializeToString,
+                response_deserializer=mpcvote_dot_v1_dot_party__pb2.AwaitPreprocessingResponse.FromString,
+                _registered_method=True)
         self.ListHoldings = channel.unary_unary(
                 '/mpcvote.v1.PartyService/ListHoldings',
                 request_serializer=mpcvote_dot_v1_dot_party__pb2.ListHoldingsRequest.SerializeToString,
@@ -78,9 +83,16 @@ class PartyServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AwaitPreprocessing(self, request, context):
+        """Coordinator only: answers once the round's preprocessing is dealt and checked, or fails if that
+        does.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListHoldings(self, request, context):
         """Coordinator only: whose shares this party holds.
-        It answers once the round's preprocessing is dealt and checked, or fails if that does.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -112,6 +124,11 @@ def add_PartyServiceServicer_to_server(servicer, server):
                     servicer.SubmitShares,
                     request_deserializer=mpcvote_dot_v1_dot_party__pb2.SubmitSharesRequest.FromString,
                     response_serializer=mpcvote_dot_v1_dot_party__pb2.SubmitSharesResponse.SerializeToString,
+            ),
+            'AwaitPreprocessing': grpc.unary_unary_rpc_method_handler(
+                    servicer.AwaitPreprocessing,
+                    request_deserializer=mpcvote_dot_v1_dot_party__pb2.AwaitPreprocessingRequest.FromString,
+                    response_serializer=mpcvote_dot_v1_dot_party__pb2.AwaitPreprocessingResponse.SerializeToString,
             ),
             'ListHoldings': grpc.unary_unary_rpc_method_handler(
                     servicer.ListHoldings,
@@ -183,6 +200,33 @@ class PartyService:
             '/mpcvote.v1.PartyService/SubmitShares',
             mpcvote_dot_v1_dot_party__pb2.SubmitSharesRequest.SerializeToString,
             mpcvote_dot_v1_dot_party__pb2.SubmitSharesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AwaitPreprocessing(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mpcvote.v1.PartyService/AwaitPreprocessing',
+            mpcvote_dot_v1_dot_party__pb2.AwaitPreprocessingRequest.SerializeToString,
+            mpcvote_dot_v1_dot_party__pb2.AwaitPreprocessingResponse.FromString,
             options,
             channel_credentials,
             insecure,

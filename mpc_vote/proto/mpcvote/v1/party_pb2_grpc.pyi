@@ -35,10 +35,12 @@ class PartyServiceStub:
     """Coordinator only. Idempotent while the round is open; a round id is opened once, ever."""
     SubmitShares: _grpc.StreamUnaryMultiCallable[_party_pb2.SubmitSharesRequest, _party_pb2.SubmitSharesResponse]
     """Agents only, each for itself. The first complete submission of an agent counts; it may be repeated."""
-    ListHoldings: _grpc.UnaryUnaryMultiCallable[_party_pb2.ListHoldingsRequest, _party_pb2.ListHoldingsResponse]
-    """Coordinator only: whose shares this party holds.
-    It answers once the round's preprocessing is dealt and checked, or fails if that does.
+    AwaitPreprocessing: _grpc.UnaryUnaryMultiCallable[_party_pb2.AwaitPreprocessingRequest, _party_pb2.AwaitPreprocessingResponse]
+    """Coordinator only: answers once the round's preprocessing is dealt and checked, or fails if that
+    does.
     """
+    ListHoldings: _grpc.UnaryUnaryMultiCallable[_party_pb2.ListHoldingsRequest, _party_pb2.ListHoldingsResponse]
+    """Coordinator only: whose shares this party holds."""
     Aggregate: _grpc.UnaryStreamMultiCallable[_party_pb2.AggregateRequest, _party_pb2.AggregateResponse]
     """Coordinator only. Once per round, ever: returns this party's shares of the labels."""
     AbandonRound: _grpc.UnaryUnaryMultiCallable[_party_pb2.AbandonRoundRequest, _party_pb2.AbandonRoundResponse]
@@ -51,10 +53,12 @@ class PartyServiceAsyncStub(PartyServiceStub):
     """Coordinator only. Idempotent while the round is open; a round id is opened once, ever."""
     SubmitShares: _aio.StreamUnaryMultiCallable[_party_pb2.SubmitSharesRequest, _party_pb2.SubmitSharesResponse]  # type: ignore[assignment]
     """Agents only, each for itself. The first complete submission of an agent counts; it may be repeated."""
-    ListHoldings: _aio.UnaryUnaryMultiCallable[_party_pb2.ListHoldingsRequest, _party_pb2.ListHoldingsResponse]  # type: ignore[assignment]
-    """Coordinator only: whose shares this party holds.
-    It answers once the round's preprocessing is dealt and checked, or fails if that does.
+    AwaitPreprocessing: _aio.UnaryUnaryMultiCallable[_party_pb2.AwaitPreprocessingRequest, _party_pb2.AwaitPreprocessingResponse]  # type: ignore[assignment]
+    """Coordinator only: answers once the round's preprocessing is dealt and checked, or fails if that
+    does.
     """
+    ListHoldings: _aio.UnaryUnaryMultiCallable[_party_pb2.ListHoldingsRequest, _party_pb2.ListHoldingsResponse]  # type: ignore[assignment]
+    """Coordinator only: whose shares this party holds."""
     Aggregate: _aio.UnaryStreamMultiCallable[_party_pb2.AggregateRequest, _party_pb2.AggregateResponse]  # type: ignore[assignment]
     """Coordinator only. Once per round, ever: returns this party's shares of the labels."""
     AbandonRound: _aio.UnaryUnaryMultiCallable[_party_pb2.AbandonRoundRequest, _party_pb2.AbandonRoundResponse]  # type: ignore[assignment]
@@ -78,14 +82,22 @@ class PartyServiceServicer(metaclass=_abc_1.ABCMeta):
         """Agents only, each for itself. The first complete submission of an agent counts; it may be repeated."""
 
     @_abc_1.abstractmethod
+    def AwaitPreprocessing(
+        self,
+        request: _party_pb2.AwaitPreprocessingRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_party_pb2.AwaitPreprocessingResponse, _abc.Awaitable[_party_pb2.AwaitPreprocessingResponse]]:
+        """Coordinator only: answers once the round's preprocessing is dealt and checked, or fails if that
+        does.
+        """
+
+    @_abc_1.abstractmethod
     def ListHoldings(
         self,
         request: _party_pb2.ListHoldingsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_party_pb2.ListHoldingsResponse, _abc.Awaitable[_party_pb2.ListHoldingsResponse]]:
-        """Coordinator only: whose shares this party holds.
-        It answers once the round's preprocessing is dealt and checked, or fails if that does.
-        """
+        """Coordinator only: whose shares this party holds."""
 
     @_abc_1.abstractmethod
     def Aggregate(

@@ -84,6 +84,12 @@ class RoundRecord:
         kind = BALLOTS.by_code(self.spec.ballot)
         return 1 if kind is None else kind.width(self.spec.classes)
 
+    @property
+    def attributes(self) -> bool:
+        """Whether its labels are attributes."""
+        kind = BALLOTS.by_code(self.spec.ballot)
+        return kind is not None and kind.attributes
+
     def summary(self) -> label_pb2.RoundSummary:
         """The record as clients see it."""
         return label_pb2.RoundSummary(

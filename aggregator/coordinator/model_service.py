@@ -143,7 +143,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         if len({_kind(record) for record in chosen}) > 1:
             why = "choose rounds of one kind"
             raise VoteError(ErrorKind.ROUNDS_UNLIKE, field="round_ids", why=why)
-        if chosen[0].spec.ballot == common_pb2.BALLOT_KIND_MULTI_LABEL:
+        if chosen[0].attributes:
             raise VoteError(ErrorKind.MULTI_LABEL_MODEL, field="round_ids")
         points = sum(record.spec.queries for record in chosen)
         size = points * math.prod(chosen[0].spec.query_shape) * np.dtype(np.float32).itemsize
@@ -242,7 +242,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
 
 def _kind(record: RoundRecord) -> tuple[Any, ...]:
     spec = record.spec
-    return spec.classes, spec.query_dtype, tuple(spec.query_shape), record.width == spec.classes
+    return spec.classes, spec.query_dtype, tuple(spec.query_shape), record.attributes
 
 
 def _check_features(name: str, spec: common_pb2.RoundSpec) -> None:

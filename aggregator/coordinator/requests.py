@@ -247,7 +247,6 @@ def _check_plan(plan: label_pb2.LabelPlan) -> None:
         _unknown("ballot", plan.ballot, BALLOTS.names())
     if plan.engine and ENGINES.by_code(plan.engine) is None:
         _unknown("engine", plan.engine, ENGINES.names())
-    attributes = kind is not None and kind.attributes
     low = 2 if kind is None else kind.min_classes
     if not low <= plan.classes <= MAX_CLASSES:
         raise VoteError(
@@ -261,7 +260,7 @@ def _check_plan(plan: label_pb2.LabelPlan) -> None:
         raise VoteError(ErrorKind.SIGMA_RANGE, field="plan.sigma", got=plan.sigma)
     if plan.delta and not MIN_DELTA <= plan.delta < 1:
         raise VoteError(ErrorKind.DELTA_RANGE, field="plan.delta", got=plan.delta, low=MIN_DELTA)
-    if attributes and not 1 <= plan.tau <= plan.classes:
+    if kind is not None and kind.needs_tau and not 1 <= plan.tau <= plan.classes:
         raise VoteError(ErrorKind.TAU_RANGE, field="plan.tau", got=plan.tau, high=plan.classes)
     seconds = plan.answer_seconds
     if seconds and not MIN_ANSWER_SECONDS <= seconds <= MAX_ANSWER_SECONDS:

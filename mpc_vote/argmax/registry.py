@@ -54,6 +54,14 @@ class EngineKind(ABC):
     def __repr__(self) -> str:
         return f"<engine {self.name}>"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy, also in another process, is the one object.
+        return _registered, (self.name,)
+
+
+def _registered(name: str) -> EngineKind:
+    return ENGINES.by_name(name)
+
 
 class Table(EngineKind):
     """Ours: three rounds for each level, whatever the number of parties."""

@@ -119,11 +119,13 @@ class Plan:
                 raise PlanError(f"there are {len(self.ks)} k for {agents}")
         elif self.ks:
             raise PlanError("k is for kNN ballots only: models vote without neighbours")
-        if self.ballot.attributes:
+        if self.ballot.needs_tau:
             if self.tau is None or self.tau < 1:
-                raise PlanError("multi-label ballots need tau: the most attributes of one yes")
+                raise PlanError(
+                    f"{self.ballot.name} ballots need tau: the most that an agent names"
+                )
         elif self.tau is not None:
-            raise PlanError("tau is for multi-label ballots only")
+            raise PlanError(f"{self.ballot.name} ballots have no tau")
         if not MIN_SIGMA <= self.sigma <= self.largest_sigma:
             raise PlanError(
                 f"sigma must be {MIN_SIGMA:g} to {self.largest_sigma:.6g} votes, not {self.sigma:g}"

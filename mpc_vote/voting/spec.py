@@ -270,8 +270,9 @@ class Spec:
         )
         if self.ballot.needs_k:
             require(all(0 < e.k <= MAX_K for e in m.roster), f"k must be 1 to {MAX_K}")
-        if self.ballot.attributes:
-            require(0 < m.tau <= m.classes, "tau must be 1 to the number of attributes")
+        if self.ballot.needs_tau:
+            what = "attributes" if self.ballot.attributes else "classes"
+            require(0 < m.tau <= m.classes, f"tau must be 1 to the number of {what}")
         try:
             need = self.total_bound
             fitting = self._engine_kind.ring_bits(need)

@@ -6,8 +6,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mpc_vote.argmax.crypten.engine import CryptenArgmax
-from mpc_vote.argmax.registry import PAIRWISE, TABLE, EngineKind
+from mpc_vote.argmax.registry import PAIRWISE, Crypten, EngineKind
 
 PARTIES = 3
 QUERIES = 500
@@ -80,7 +79,12 @@ class Case:
     @property
     def stock(self) -> bool:
         """Whether it is one of CrypTen's own methods."""
-        return self.engine is not TABLE
+        return isinstance(self.engine, Crypten)
+
+    @property
+    def family(self) -> str:
+        """The engine, whatever its method."""
+        return "stock" if self.stock else self.engine.name
 
     @property
     def condition(self) -> Condition:
@@ -99,12 +103,11 @@ class Case:
             return self.engine.name
         if self.groups is None:
             return "as planned"
-        return self.engine.make(self.bits, self.groups).name.removeprefix("table ")
+        return self.engine.make(self.bits, self.groups).name.removeprefix(f"{self.engine.name} ")
 
     def __str__(self) -> str:
-        engine = "stock" if self.stock else "table"
         return (
-            f"{engine} {self.method}, {self.parties} parties, "
+            f"{self.family} {self.method}, {self.parties} parties, "
             f"{self.queries} x {self.classes}, {self.condition}"
         )
 
@@ -124,7 +127,7 @@ def grid(
             parties=members,
             queries=rows,
             classes=columns,
-            bits=bits if engine is TABLE else CryptenArgmax.ring_bits,
+            bits=engine.ring_bits((1 << (bits - 2)) - 1),
             rtt_ms=network.rtt_ms,
             rate_mbit=network.rate_mbit,
         )

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import psutil
 
-from mpc_vote.argmax.table.grouping import choose_groups
 from mpc_vote.testbed.bench.cases import Case, Condition
 from mpc_vote.testbed.bench.committee import Committee, Run
 from mpc_vote.testbed.bench.jobs import reveal
@@ -118,7 +117,7 @@ async def planned(committee: Committee, cases: Iterable[Case]) -> list[Case]:
             network = (case.condition, case.parties)
             if network not in trips:
                 trips[network] = await committee.round_trip(*network)
-            groups = choose_groups(case.queries, case.classes, case.parties, trips[network])
+            groups = case.engine.groups(case.queries, case.classes, case.parties, trips[network])
             case = replace(case, groups=groups)
         chosen.append(case)
     return chosen
@@ -176,7 +175,7 @@ def summarise(measured: Measured) -> Row:
     sent = max(outcome.bytes_sent for outcome in outcomes)
     by_party = zip(*(run.outcomes for run in runs), strict=True)
     return Row(
-        engine="stock" if case.stock else "table",
+        engine=case.family,
         method=case.method,
         parties=case.parties,
         queries=case.queries,

@@ -105,7 +105,7 @@ def tables(rows: Sequence[Row]) -> list[Table]:
         for row in part:
             low, high = row.seconds_quartiles
             table.add_row(
-                row.method if row.stock else f"table {row.method}",
+                row.method if row.stock else f"{row.engine} {row.method}",
                 str(row.parties),
                 str(row.queries),
                 str(row.classes),

@@ -57,7 +57,10 @@ class BallotKind(ABC):
 
     attributes: ClassVar[bool] = False
     """Whether classes are attributes, each with a yes or no of its own: a query has a label for
-    each, and an agent says yes to at most `tau` of them."""
+    each."""
+
+    needs_tau: ClassVar[bool] = False
+    """Whether a round has a public tau: the most classes, or attributes, that an agent names."""
 
     @abstractmethod
     def encode(
@@ -120,6 +123,16 @@ class BallotKind(ABC):
 
     def __repr__(self) -> str:
         return f"<ballot kind {self.name}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy, also in another process, is the one object.
+        return _registered, (self.name,)
+
+
+def _registered(name: str) -> BallotKind:
+    from mpc_vote.voting.ballots import BALLOTS
+
+    return BALLOTS.by_name(name)
 
 
 def unit_of(fraction_bits: int) -> int:

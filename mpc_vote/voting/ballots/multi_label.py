@@ -26,6 +26,7 @@ class MultiLabel(BallotKind):
     about = "AE-DPFL, a yes of each agent's model for some attributes"
     min_classes: ClassVar[int] = 1
     attributes: ClassVar[bool] = True
+    needs_tau: ClassVar[bool] = True
 
     def encode(
         self, votes: npt.ArrayLike, *, classes: int, fraction_bits: int, k: int = 0, tau: int = 0

@@ -1,5 +1,4 @@
-"""`python -m tests.security.fuzz --inputs 1000000 --seed 1`: many inputs for everything that reads
-any."""
+"""`python -m tests.security.fuzz --inputs 1000000 --seed 1`: many inputs for all that reads any."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ def observe(directory: Path, way: Way) -> Observation:
         save_part(directory / f"{name}.npz", Dataset(name, points, labels, CLASSES))
         agents[name] = {
             "data": str(directory / f"{name}.npz"),
-            "method": "knn",
+            "voter": "knn",
             "k": str(NEIGHBOURS),
         }
     queries, out = directory / "queries.npy", directory / "client" / "labels.npy"

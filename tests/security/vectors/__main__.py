@@ -1,5 +1,4 @@
-"""`python -m tests.security.vectors`: writes all files of known answers anew, as the code gives
-them."""
+"""`python -m tests.security.vectors`: writes all known answers anew, as the code gives them."""
 
 from __future__ import annotations
 

@@ -138,9 +138,8 @@ def test_the_second_implementation_is_independent(path: Path) -> None:
         elif isinstance(node, ast.ImportFrom):
             assert node.module is not None and node.level == 0
             imported.add(node.module)
-    own = {
-        name for name in imported if f"{name}.".startswith("tests.security.vectors.independent.")
-    }
+    own_package = "tests.security.vectors.independent."
+    own = {name for name in imported if f"{name}.".startswith(own_package)}
     packages = {name.partition(".")[0] for name in imported - own}
     assert packages <= {"cryptography", *sys.stdlib_module_names}
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from mpc_vote.argmax.registry import EngineKind
+from mpc_vote.argmax.registry import ENGINES, EngineKind
 from mpc_vote.client import AsyncLabelClient, LabelClient, LabelResult, Plan, Progress
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.mpc import ring
@@ -26,7 +26,7 @@ from mpc_vote.privacy import accountant
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import label_pb2, label_pb2_grpc, model_pb2
 from mpc_vote.voting.ballots import KNN_COUNT, KNN_FREQUENCY, BallotKind
-from mpc_vote.voting.spec import ENGINES, Spec
+from mpc_vote.voting.spec import Spec
 from tests.system.service.support import (
     QUIET,
     SECONDS,
@@ -67,7 +67,7 @@ async def test_every_engine_finds_the_same_winners(
     async with service.client() as client:
         result = await client.label(queries, clinics.plan(engine=engine))
     assert result.spec is not None
-    assert ENGINES[result.spec.engine] is engine
+    assert ENGINES.by_code(result.spec.engine) is engine
     assert (result.labels == clinics.winners(queries)).all()
 
 

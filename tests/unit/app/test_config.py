@@ -17,12 +17,14 @@ from aggregator.coordinator.token_command import TokenSettings
 from aggregator.dealer.settings import DealerSettings
 from aggregator.party.settings import PartySettings
 from mpc_vote import cli
-from mpc_vote.app.config import ConfigError, Method, Positive, Settings, load
+from mpc_vote.app.config import Ballot, ConfigError, Engine, Method, Positive, Settings, load
+from mpc_vote.argmax.registry import ENGINES
 from mpc_vote.cli.certs import CertsSettings
 from mpc_vote.cli.label import LabelSettings
 from mpc_vote.cli.model import ModelSettings
 from mpc_vote.cli.status import StatusSettings
 from mpc_vote.cli.train import TrainSettings
+from mpc_vote.voting.ballots import BALLOTS, KNN_COUNT
 
 MODELS: list[type[Settings]] = [
     CertsSettings,
@@ -74,6 +76,8 @@ class Everything(Settings):
     method: Method = Field(Method.AE, description="one")
     methods: list[Method] = Field(list(Method), min_length=1, description="some")
     maybe: Method | None = Field(None, description="one or none")
+    ballot: Ballot = Field(KNN_COUNT, description="of a registry")
+    engines: list[Engine] = Field([], description="of another")
     share: Positive = Field(2.0, description="50 % and more")
     rates: list[Annotated[float, Field(ge=0.5, lt=100)]] = Field([0.5, 10.0], description="several")
     places: list[Path] = Field([], description="none")
@@ -153,7 +157,10 @@ class TestHelp:
             "-n INT, --n INT a number (required)",
             "--method {ae,knn} one (default: ae)",
             "--methods {ae,knn},... some (default: ae,knn)",
-            "--maybe {ae,knn} one or none --share",
+            "--maybe {ae,knn} one or none --ballot",
+            "--ballot {one_hot,knn_frequency,knn_count,multi_label} of a registry "
+            "(default: knn_count)",
+            "accelerated_cascade},... of another --share",
             "--share NUMBER 50 % and more (default: 2)",
             "--rates NUMBER,... several (default: 0.5,10)",
             "--places PATH,... none --names",
@@ -333,6 +340,9 @@ WRONG_KINDS: list[tuple[str, str]] = [
     ("n = 'many'", "--n: must be a whole number of at least 1 and at most 9, not 'many'"),
     ("method = 3", "--method: choose one of ae, knn (not 3)"),
     ("methods = ['ae', 'guess']", "--methods: choose one of ae, knn (not 'guess')"),
+    ("ballot = 3", f"--ballot: choose one of {', '.join(BALLOTS.names())} (not 3)"),
+    ("ballot = 'guess'", f"--ballot: choose one of {', '.join(BALLOTS.names())} (not 'guess')"),
+    ("engines = ['table', 1]", f"--engines: choose one of {', '.join(ENGINES.names())} (not 1)"),
     ("methods = []", "--methods: is empty: name at least one"),
     ("maybe = 'guess'", "--maybe: choose one of ae, knn (not 'guess')"),
     ("share = inf", "--share: must be a finite number above 0, not inf"),

@@ -1,7 +1,7 @@
 """Secure argmax: rows of secret-shared totals in, shares of each row's winner out, and no more.
 
 `engine` says what an engine is, `engines` names them: `table` finds the winner in three rounds per
-level, `stock` is CrypTen's own argmax. Both run on a `channel` among the parties and on
+level, `crypten` is CrypTen's own argmax. Both run on a `channel` among the parties and on
 `preprocessing` from the dealer. `secure_argmax` stands in for CrypTen's `argmax`.
 """
 

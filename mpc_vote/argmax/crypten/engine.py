@@ -49,7 +49,7 @@ class CryptenArgmax:
 
     @property
     def name(self) -> str:
-        return f"stock {self.method}"
+        return f"crypten {self.method}"
 
     def largest_total(self, classes: int) -> int:
         """Totals may not exceed this in absolute value, or a comparison could wrap."""

@@ -1,4 +1,4 @@
-"""Preprocessing of the stock engine: products, conjunctions and shared bits, over 64-bit words."""
+"""Preprocessing of CrypTen's engines: products, conjunctions and shared bits, over 64-bit words."""
 
 from __future__ import annotations
 

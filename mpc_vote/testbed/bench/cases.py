@@ -15,13 +15,13 @@ NEAR_AND_FAR = (0.0, 40.0)
 
 QUICK_NEAR_AND_FAR = (0.0, 20.0)
 
-# The full suite leaves the stock methods out where a run would take many seconds, and far away
+# The full suite leaves CrypTen's methods out where a run would take many seconds, and far away
 # measures them on the usual shape only.
-_STOCK_QUERIES = 2_000
-_STOCK_COMPARISONS = 100_000
+_CRYPTEN_QUERIES = 2_000
+_CRYPTEN_COMPARISONS = 100_000
 SUITE_NOTE = (
-    f"The stock methods are left out above {_STOCK_QUERIES:,} queries and above "
-    f"{_STOCK_COMPARISONS:,} comparisons (queries times pairs of classes for pairwise, queries "
+    f"CrypTen's methods are left out above {_CRYPTEN_QUERIES:,} queries and above "
+    f"{_CRYPTEN_COMPARISONS:,} comparisons (queries times pairs of classes for pairwise, queries "
     f"times classes for the others), where a run would take many seconds; far away they are "
     f"measured on {PARTIES} parties, {QUERIES} x {CLASSES} only. Name a shape to have them."
 )
@@ -77,14 +77,14 @@ class Case:
     groups: tuple[int, ...] | None = None
 
     @property
-    def stock(self) -> bool:
+    def crypten(self) -> bool:
         """Whether it is one of CrypTen's own methods."""
         return isinstance(self.engine, Crypten)
 
     @property
     def family(self) -> str:
         """The engine, whatever its method."""
-        return "stock" if self.stock else self.engine.name
+        return "crypten" if self.crypten else self.engine.name
 
     @property
     def condition(self) -> Condition:
@@ -99,7 +99,7 @@ class Case:
     @property
     def method(self) -> str:
         """CrypTen's method, or the table engine's groups."""
-        if self.stock:
+        if self.crypten:
             return self.engine.name
         if self.groups is None:
             return "as planned"
@@ -148,7 +148,7 @@ def suite(engines: Sequence[EngineKind], rates: Sequence[float], bits: int) -> l
         grid(engines, [2, 3, 4, 5], [QUERIES], [CLASSES], both, bits),
     ]
     wanted = dict.fromkeys(itertools.chain(*sweeps))
-    return [case for case in wanted if not case.stock or _bearable(case)]
+    return [case for case in wanted if not case.crypten or _bearable(case)]
 
 
 def _bearable(case: Case) -> bool:
@@ -157,4 +157,4 @@ def _bearable(case: Case) -> bool:
         return False
     opponents = (case.classes - 1) / 2 if case.engine is PAIRWISE else 1
     comparisons = case.queries * case.classes * opponents
-    return case.queries <= _STOCK_QUERIES and comparisons <= _STOCK_COMPARISONS
+    return case.queries <= _CRYPTEN_QUERIES and comparisons <= _CRYPTEN_COMPARISONS

@@ -62,9 +62,9 @@ class Row:
     against_best_crypten: float | None = None
 
     @property
-    def stock(self) -> bool:
+    def crypten(self) -> bool:
         """Whether it is one of CrypTen's own methods."""
-        return self.engine == "stock"
+        return self.engine == "crypten"
 
     @property
     def shape(self) -> tuple[int, int, int, float, float | None]:
@@ -113,7 +113,7 @@ async def planned(committee: Committee, cases: Iterable[Case]) -> list[Case]:
     trips: dict[tuple[Condition, int], float] = {}
     chosen = []
     for case in cases:
-        if not case.stock and case.groups is None:
+        if not case.crypten and case.groups is None:
             network = (case.condition, case.parties)
             if network not in trips:
                 trips[network] = await committee.round_trip(*network)
@@ -210,11 +210,12 @@ def quartiles(values: Sequence[float]) -> tuple[float, float]:
 
 
 def against_best_crypten(rows: Iterable[Row]) -> list[Row]:
-    """Rows with how many times as quick they are as the best stock method of the same shape."""
+    """Rows with how many times as quick they are as the best of CrypTen's methods of the same
+    shape."""
     rows = list(rows)
     best: dict[object, float] = {}
     for row in rows:
-        if row.stock:
+        if row.crypten:
             best[row.shape] = min(row.seconds_median, best.get(row.shape, row.seconds_median))
     return [
         replace(row, against_best_crypten=best[row.shape] / row.seconds_median)

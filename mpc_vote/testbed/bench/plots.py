@@ -64,7 +64,7 @@ class _Sweep:
         """Rows by engine, in the order of the dimension."""
         lines: dict[str, list[Row]] = {}
         for row in sorted(self.rows, key=lambda row: float(getattr(row, self.dimension.key))):
-            lines.setdefault(f"stock {row.method}" if row.stock else row.engine, []).append(row)
+            lines.setdefault(f"crypten {row.method}" if row.crypten else row.engine, []).append(row)
         return lines
 
 

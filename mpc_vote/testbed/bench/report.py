@@ -25,9 +25,9 @@ All preprocessing was dealt and expanded before the start: what the dealer sent 
 together, has a column of its own. Sent is the payload that one party sends to all of its peers
 together while the clock runs, and the same for each row and peer; framed adds protobuf and gRPC,
 but neither HTTP/2 nor TLS. CPU is that of the busiest party, memory the most that a party's process
-held, torch and waiting preprocessing included. Against stock is how many times as quick it is as
-the best stock method that was measured on the same shape and network. Bits is the ring of the
-totals. Labels says whether all labels of all repeats were right.
+held, torch and waiting preprocessing included. Against crypten is how many times as quick it is as
+the best of CrypTen's methods that was measured on the same shape and network. Bits is the ring of
+the totals. Labels says whether all labels of all repeats were right.
 
 Distance is made by relays of byte streams: they delay and pace every byte that passes, in each
 direction, but know neither packet loss nor TCP's congestion control over the distance, which a real
@@ -45,7 +45,7 @@ _HEADINGS = (
     "RTT measured",
     "rounds",
     "time (min; quartiles)",
-    "against stock",
+    "against crypten",
     "sent per party",
     "per row and peer",
     "framed",
@@ -100,12 +100,12 @@ def tables(rows: Sequence[Row]) -> list[Table]:
         title = f"{condition}; round trip as measured {measured:.1f} ms"
         table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=0)
         table.add_column("engine", no_wrap=True)
-        for heading in ("P", "rows", "classes", "rounds", "sent", "time", "+-", "vs stock"):
+        for heading in ("P", "rows", "classes", "rounds", "sent", "time", "+-", "vs crypten"):
             table.add_column(heading, justify="right", no_wrap=True)
         for row in part:
             low, high = row.seconds_quartiles
             table.add_row(
-                row.method if row.stock else f"{row.engine} {row.method}",
+                row.method if row.crypten else f"{row.engine} {row.method}",
                 str(row.parties),
                 str(row.queries),
                 str(row.classes),

@@ -1,6 +1,6 @@
 """What any P-1 parties see together, and whether two worlds can be told apart by it.
 
-This is for the stock engine: its items and openings are taken apart here.
+This is for CrypTen's engine: its items and openings are taken apart here.
 
 A world fixes the ballots. One run of it shares them, lets a committee find the winners, and keeps
 what each coalition of all parties but one holds afterwards, as named strings of bytes of a fixed

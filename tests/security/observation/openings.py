@@ -4,7 +4,7 @@ Both engines open values under masks of the dealer's making: x + m modulo 2^bits
 party has its own part of m. Who knows all parts, as the dealer and the test do, takes the mask off
 and sees x; whoever lacks one party's part sees what looks random.
 
-The stock engine opens with each item of preprocessing: x - a and y - b for a product, x xor a and y
+CrypTen's engine opens with each item of preprocessing: x - a and y - b for a product, x xor a and y
 xor b for a conjunction, x xor a for a bit. The table engine opens three times at each level:
 
 1. `totals`, each under r; and from the second level on the contestants' `labels` under q;
@@ -168,7 +168,7 @@ def stock_openings(
     parts: Sequence[Sequence[TriplePart]],
     payloads: Sequence[Sequence[bytes]],
 ) -> Iterator[Opening]:
-    """What one run of the stock engine opens, item by item; arguments are as for the table."""
+    """What one run of CrypTen's engine opens, item by item; arguments are as for the table."""
     if len(payloads) != len(items):
         raise ValueError(f"{len(payloads)} exchanges for {len(items)} items")
     for number, item in enumerate(items):

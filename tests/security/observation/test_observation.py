@@ -73,7 +73,7 @@ _BALLOT_ITEMS, _BALLOT_EXCHANGES = 1, 1
 
 # The engines, and the table engine also with winners of groups that meet at a second level.
 WAYS = {
-    "stock": Way(LOG_REDUCTION),
+    "crypten": Way(LOG_REDUCTION),
     "table": Way(TABLE),
     "table in levels": Way(TABLE, (4, 3)),
     "verified": Way(TABLE, verified=True),
@@ -139,7 +139,7 @@ def secrets_of(seen: Observation) -> Needles:
     hidden["votes"] = seen.total() // VOTE
     hidden["noisy total"] = total
     hidden["noise of the total"] = total - seen.total()
-    # The stock engine's own form of the total, in which no tie is left.
+    # CrypTen's engine's own form of the total, in which no tie is left.
     hidden["noisy total in the engine"] = total * CLASSES + np.arange(CLASSES - 1, -1, -1)
     # Who is ahead of whom, and by how much.
     upper, lower = pair_indices(CLASSES)
@@ -460,7 +460,7 @@ def test_what_parties_compute_from_their_shares_stays_with_them(seen: Observatio
         total = in_ring(share_of_total(seen, rank), seen)
         kept = {f"share of the total at {rank}": total}
         order = np.arange(CLASSES - 1, -1, -1) * (rank == 0)
-        kept[f"share in the stock engine at {rank}"] = in_ring(total * CLASSES + order, seen)
+        kept[f"share in CrypTen's engine at {rank}"] = in_ring(total * CLASSES + order, seen)
         for name, values in shares.items():
             truth = seen.truths[name]
             if truth.shares[rank].seed:
@@ -577,7 +577,7 @@ def test_parties_exchange_what_they_open_and_nothing_else(
     came = payloads(seen.views[name], RECEIVED)
     sent = [payload for exchange in zip(*others, strict=True) for payload in exchange]
     assert sorted(came) == sorted(sent)
-    # No room is left beside the openings, but for words in which the stock engine opens bits.
+    # No room is left beside the openings, but for words in which CrypTen's engine opens bits.
     rank = PARTY_NAMES.index(name)
     sizes = [
         8 * opening.shares[rank].size

@@ -249,7 +249,7 @@ _BASE: Given = {
     "ring_bits": 13,
     "deadline_unix_ms": 4102444800000,
 }
-_STOCK = {"engine": "ENGINE_CRYPTEN_PAIRWISE", "ring_bits": 64}
+_CRYPTEN = {"engine": "ENGINE_CRYPTEN_PAIRWISE", "ring_bits": 64}
 _COUNT = {
     "ballot": "BALLOT_KIND_KNN_COUNT",
     "roster": [{"agent": agent, "k": k} for agent, k in _KS.items()],
@@ -267,10 +267,10 @@ _GOOD: dict[str, Given] = {
     "verified attributes": {**_ATTRIBUTE, "verified": True},
     "two parties": {"parties": ["alpha", "beta"]},
     **{
-        f"CrypTen's {method.lower()}": {**_STOCK, "engine": f"ENGINE_CRYPTEN_{method}"}
+        f"CrypTen's {method.lower()}": {**_CRYPTEN, "engine": f"ENGINE_CRYPTEN_{method}"}
         for method in ("PAIRWISE", "LOG_REDUCTION", "DOUBLE_LOG_REDUCTION", "ACCELERATED_CASCADE")
     },
-    "attributes, CrypTen": {**_ATTRIBUTE, **_STOCK},
+    "attributes, CrypTen": {**_ATTRIBUTE, **_CRYPTEN},
 }
 _BAD: dict[str, Given] = {
     "no queries": {"queries": 0},
@@ -282,7 +282,7 @@ _BAD: dict[str, Given] = {
     "no shape": {"query_shape": []},
     "another ring": {"ring_bits": 14},
     "no noise": {"sigma": 0.0},
-    "too much noise": {**_STOCK, "sigma": 1e4},
+    "too much noise": {**_CRYPTEN, "sigma": 1e4},
     "all may collude": {"collusion": 3},
     "a quorum above the roster": {"quorum": 5},
     "an agent twice": {"roster": [{"agent": "ada"}] * 3},
@@ -292,7 +292,7 @@ _BAD: dict[str, Given] = {
     "counts without k": {"ballot": "BALLOT_KIND_KNN_COUNT"},
     "attributes without tau": {"ballot": "BALLOT_KIND_MULTI_LABEL"},
     "groups that leave two classes": {"groups": [2]},
-    "verified frequencies": {**_FREQUENCY, **_STOCK, "verified": True},
+    "verified frequencies": {**_FREQUENCY, **_CRYPTEN, "verified": True},
     "totals that no ring of the engine holds": {
         **_COUNT,
         "fraction_bits": 24,

@@ -321,7 +321,7 @@ def test_a_coordinator_takes_it_from_a_request_or_its_settings(
 def test_it_can_be_measured(bundled: Bundled) -> None:
     network = cases.conditions([0.0], [0.0])
     (case,) = cases.grid([bundled], [2], [QUERIES], [CLASSES], network, 25)
-    assert (case.bits, case.stock, case.family) == (25, False, "bundled")
+    assert (case.bits, case.crypten, case.family) == (25, False, "bundled")
     assert str(case).startswith("bundled as planned, 2 parties, 30 x 7")
 
 

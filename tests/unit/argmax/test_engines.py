@@ -21,7 +21,7 @@ from mpc_vote.mpc.preprocessing import Item, Preprocessing
 from mpc_vote.mpc.prg import Words
 from tests.unit.argmax.committee import Recorded, Recorder, Totals, record, share
 
-STOCK = [name for name in ENGINES if name is not TABLE]
+CRYPTEN = [name for name in ENGINES if name is not TABLE]
 # The table engine's rings, given by what has to fit: the least, ones with uneven digits, a common
 # one, the largest.
 BOUNDS = [1, 4_000, 100_000, (1 << 23) - 1, (1 << 29) - 1]
@@ -69,7 +69,7 @@ def table_cases() -> Iterator[Case]:
 
 def stock_cases() -> Iterator[Case]:
     """Fewer: they are slow, and slower with every party."""
-    for name in STOCK:
+    for name in CRYPTEN:
         for parties in (2, 3, 4, 5):
             yield Case(name, parties, 6)
         for classes in (10, 11, 17, 100):
@@ -77,7 +77,7 @@ def stock_cases() -> Iterator[Case]:
 
 
 CASES = list(dict.fromkeys([*table_cases(), *stock_cases()]))
-RUN_AGAIN = list(dict.fromkeys([*table_cases(), *(Case(name, 3, 4) for name in STOCK)]))
+RUN_AGAIN = list(dict.fromkeys([*table_cases(), *(Case(name, 3, 4) for name in CRYPTEN)]))
 
 
 def gallery(classes: int, top: int) -> dict[str, Totals]:
@@ -169,7 +169,7 @@ every_engine = pytest.mark.parametrize("name", list(ENGINES))
 
 @pytest.mark.parametrize(
     ("name", "parties"),
-    [(TABLE, parties) for parties in (2, 3, 4, 5)] + [(name, 2) for name in STOCK],
+    [(TABLE, parties) for parties in (2, 3, 4, 5)] + [(name, 2) for name in CRYPTEN],
 )
 class TestSmallShapes:
     def test_one_class_needs_nothing(self, name: EngineKind, parties: int) -> None:
@@ -252,7 +252,7 @@ def tables(draw: st.DrawFn) -> Case:
     return Case(TABLE, draw(st.integers(2, 5)), classes, 1 << bits - 3, tuple(groups))
 
 
-stocks = st.builds(Case, st.sampled_from(STOCK), st.integers(2, 4), st.integers(1, 12))
+stocks = st.builds(Case, st.sampled_from(CRYPTEN), st.integers(2, 4), st.integers(1, 12))
 
 
 def check(case: Case, data: st.DataObject) -> None:
@@ -297,7 +297,7 @@ class TestRings:
         bits = TABLE.ring_bits(bound)
         assert bits == MIN_BITS or TableArgmax(bits - 1).largest_total(2) < bound
 
-    @pytest.mark.parametrize("name", STOCK)
+    @pytest.mark.parametrize("name", CRYPTEN)
     def test_a_stock_engine_has_one_ring_and_no_groups(self, name: EngineKind) -> None:
         with pytest.raises(ValueError, match=f"{name.name} has a ring of 64 bits, no groups"):
             name.make(25)

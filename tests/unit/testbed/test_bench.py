@@ -83,9 +83,9 @@ def test_figures_of_a_real_run(results: Path) -> None:
     rows = figures["rows"]
     assert [(row["engine"], row["method"], row["rtt_ms"]) for row in rows] == [
         ("table", "all pairs", 0),
-        ("stock", "log_reduction", 0),
+        ("crypten", "log_reduction", 0),
         ("table", "all pairs", 10),
-        ("stock", "log_reduction", 10),
+        ("crypten", "log_reduction", 10),
     ]
     for row in rows:
         assert set(row) == KEYS
@@ -104,18 +104,18 @@ def test_figures_of_a_real_run(results: Path) -> None:
         assert row["frame_bytes_per_party"] > row["online_bytes_per_party"]
         per_row = row["online_bytes_per_party"] / 16
         assert row["online_bytes_per_row_and_peer"] == pytest.approx(per_row)
-    table, stock = rows[:2]
+    table, crypten = rows[:2]
     assert table["rounds"] == 3
-    assert stock["rounds"] > 3
-    assert stock["against_best_crypten"] == 1
-    ratio = stock["seconds_median"] / table["seconds_median"]
+    assert crypten["rounds"] > 3
+    assert crypten["against_best_crypten"] == 1
+    ratio = crypten["seconds_median"] / table["seconds_median"]
     assert table["against_best_crypten"] == pytest.approx(ratio)
 
 
 def test_files_of_a_real_run(results: Path) -> None:
     page = (results / "results.md").read_text()
     assert "packet loss" in page
-    assert "| stock | log_reduction | 2 | 16 | 3 | 64 | 10 ms |" in page
+    assert "| crypten | log_reduction | 2 | 16 | 3 | 64 | 10 ms |" in page
     (png,) = (results / "plots").glob("*.png")
     assert png.name == "by-rtt-2-parties-16-rows-3-classes-100-mbit-s.png"
     assert png.read_bytes().startswith(b"\x89PNG")
@@ -265,7 +265,7 @@ def test_lists_make_a_grid() -> None:
     }
     assert len(wanted) == len(set(wanted)) == 2 * 2 * 3
     assert {(case.queries, case.classes) for case in wanted} == {(500, 10)}
-    assert {case.bits for case in wanted if case.stock} == {64}
+    assert {case.bits for case in wanted if case.crypten} == {64}
 
 
 def test_quick_is_small_and_without_a_shape_there_is_the_suite() -> None:
@@ -279,9 +279,9 @@ def test_quick_is_small_and_without_a_shape_there_is_the_suite() -> None:
     assert {case.parties for case in suite} == {2, 3, 4, 5}
     assert {case.queries for case in suite} == {1, 100, 500, 2_000, 10_000}
     assert max(case.classes for case in suite) == 1_000
-    assert max(case.queries for case in suite if case.stock) == 2_000
+    assert max(case.queries for case in suite if case.crypten) == 2_000
     assert max(case.classes for case in suite if case.engine is PAIRWISE) == 20
-    assert max(case.classes for case in suite if case.stock) == 100
+    assert max(case.classes for case in suite if case.crypten) == 100
 
 
 @pytest.mark.parametrize("engine", [TABLE, PAIRWISE])
@@ -345,7 +345,7 @@ class PretendCommittee:
         labels = job.winners().astype(np.uint64)
         if self.wrong_row is not None and repeat == 1:
             labels[self.wrong_row] ^= np.uint64(1)
-        fast = 1 if case.stock else 10
+        fast = 1 if case.crypten else 10
         shares = [labels - np.uint64(7), *[np.zeros_like(labels)] * (case.parties - 2)]
         shares.append(np.full_like(labels, 7))
         mask = np.uint64((1 << label_bits(case.classes)) - 1)
@@ -423,8 +423,8 @@ def test_rows_are_compared_with_the_best_stock_of_their_shape() -> None:
     compared = measure.against_best_crypten(
         [
             row(seconds_median=0.5),
-            row(engine="stock", method="pairwise", seconds_median=4.0),
-            row(engine="stock", method="log_reduction", seconds_median=2.0),
+            row(engine="crypten", method="pairwise", seconds_median=4.0),
+            row(engine="crypten", method="log_reduction", seconds_median=2.0),
             row(parties=4),
         ]
     )
@@ -439,10 +439,10 @@ async def test_cases_take_turns_and_the_first_turn_does_not_count() -> None:
     for turn in range(3):
         engines = {case.engine for case, _ in committee.order[2 * turn : 2 * turn + 2]}
         assert engines == {case.engine for case in wanted}
-    table, stock = found.rows
+    table, crypten = found.rows
     assert (table.repeats, table.seconds_median, table.method) == (2, 1.15, "all pairs")
     assert table.against_best_crypten == pytest.approx(10)
-    assert stock.correct and not found.mistakes and not found.notes
+    assert crypten.correct and not found.mistakes and not found.notes
 
 
 async def test_what_does_not_fit_in_memory_is_left_out_and_said() -> None:
@@ -545,10 +545,10 @@ def test_sizes(value: float, text: str) -> None:
 
 
 def test_plots_of_every_dimension(tmp_path: Path) -> None:
-    stock = {"engine": "stock", "method": "pairwise"}
+    crypten = {"engine": "crypten", "method": "pairwise"}
     rows = [
         row(**{**engine, key: value})
-        for engine in ({}, stock)
+        for engine in ({}, crypten)
         for key, values in {
             "parties": [2, 3],
             "queries": [100, 500],

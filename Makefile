@@ -1,6 +1,6 @@
 # mpc-vote: everything starts from here.
 #   make demo     set up, then run the demonstration   (options: make demo ARGS="--help")
-#   make test     set up, then lint, types, stubs, tests  (options: make test ARGS="-k ring")
+#   make test     set up, then lint, types, layers, stubs, tests  (options: make test ARGS="-k ring")
 #   make help     the rest
 
 SHELL := /bin/bash
@@ -33,14 +33,15 @@ LOCK_READY := $(VENV)/.ready-packages
 TORCH_READY := $(VENV)/.ready-torch
 PROJECT_READY := $(VENV)/.ready-project
 
-.PHONY: help setup demo test test-containers check lock sbom protos clean
+.PHONY: help setup demo test test-containers test-package check lock sbom protos clean
 
 help:
 	@echo "make setup    build $(VENV) with the pinned packages (done once, redone when they change)"
 	@echo "make demo     run the demonstration; options go in ARGS=\"...\""
 	@echo "make test     make check, then the tests; pytest's options go in ARGS=\"...\""
 	@echo "make test-containers  the federation in containers, on a real Docker engine"
-	@echo "make check    lint, format, types, fresh stubs, and known vulnerabilities of what is pinned"
+	@echo "make check    lint, format, types, layers, fresh stubs, known vulnerabilities of what is pinned"
+	@echo "make test-package  build the wheel and install it from pip's index, with and without extras"
 	@echo "make lock     fetch anew the hashes of the versions in $(LOCKS)"
 	@echo "make sbom     print the bill of materials of the image mpc-vote:local"
 	@echo "make protos   regenerate mpc_vote/proto from protos/"
@@ -60,6 +61,10 @@ test-containers: setup
 	docker compose version
 	$(BIN)/python -m pytest -m container tests/system/containers $(ARGS)
 
+test-package: setup
+	@echo "==> the wheel, installed into clean environments (this asks pip's index)"
+	$(BIN)/python -m pytest -m package tests/system/packaging $(ARGS)
+
 check: setup
 	@echo "==> lint"
 	$(BIN)/ruff check .
@@ -67,6 +72,8 @@ check: setup
 	$(BIN)/hadolint docker/Dockerfile
 	echo "==> types"
 	$(BIN)/mypy --strict
+	echo "==> layers"
+	$(BIN)/lint-imports --no-logo
 	echo "==> generated stubs"
 	$(BIN)/python protos/generate.py --check
 	echo "==> known vulnerabilities"
@@ -91,7 +98,8 @@ protos: setup
 	@$(BIN)/python protos/generate.py
 
 clean:
-	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis \
+	    .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	echo "Removed $(VENV) and the caches."
 

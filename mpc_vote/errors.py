@@ -12,15 +12,17 @@ import contextlib
 import enum
 from collections.abc import Mapping
 from itertools import islice
-from typing import Any
+from typing import TypeVar
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
-from google.rpc import error_details_pb2, status_pb2
+from google.protobuf.message import DecodeError, Message
+
+from mpc_vote.proto.mpcvote.v1 import errors_pb2
 
 _DOMAIN = "mpc-vote"
 _STATUS_KEY = "grpc-status-details-bin"
+_TYPE_URL = "type.googleapis.com/google.rpc."
 # An error travels in metadata, which has little room, several times over: what a caller sent is not
 # sent back to it at full length.
 MAX_VALUE_CHARACTERS = 2_000
@@ -30,6 +32,8 @@ _MAX_VALUES = 16
 _BAD = grpc.StatusCode.INVALID_ARGUMENT
 _STATE = grpc.StatusCode.FAILED_PRECONDITION
 _QUOTA = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+M = TypeVar("M", bound=Message)
 
 
 class ErrorKind(enum.Enum):
@@ -223,6 +227,11 @@ class ErrorKind(enum.Enum):
         grpc.StatusCode.ABORTED,
         "{who} ended the session: look into it before you ask again. In its own words: {why}",
     )
+    ENGINE_MISSING = (
+        _STATE,
+        "{who} has no {package}, which this engine needs. Ask for the engine table, or have its "
+        "operator install CrypTen as docs/deploy.md says.",
+    )
     DEAL_SPENT = (
         _STATE,
         "Preprocessing for session {session} was dealt to {who} before. It is used once, ever.",
@@ -292,6 +301,11 @@ class ErrorKind(enum.Enum):
         "{got} unlabelled points were sent, beside {labels} labels at most {limit} fit. Send "
         "fewer, or learn from fewer rounds.",
     )
+    LEARNING_MISSING = (
+        _STATE,
+        "The coordinator has no {package}, so it trains and uses no models. Train on the labels "
+        "where you are, or have its operator install mpc-vote[learning].",
+    )
     FEATURES_UNFIT = (_BAD, "The feature map does not suit the points: {why}. Name another.")
     MULTI_LABEL_MODEL = (_BAD, "A model can't be trained on multi-label rounds.")
 
@@ -341,26 +355,26 @@ class VoteError(Exception):
         """The stable name."""
         return self.kind.name
 
-    def to_status(self) -> status_pb2.Status:
+    def to_status(self) -> errors_pb2.Status:
         """The error as it crosses the wire."""
-        status = status_pb2.Status(code=self.kind.status.value[0], message=self.message)
-        info = error_details_pb2.ErrorInfo(reason=self.name, domain=_DOMAIN)
+        status = errors_pb2.Status(code=self.kind.status.value[0], message=self.message)
+        info = errors_pb2.ErrorInfo(reason=self.name, domain=_DOMAIN)
         info.metadata.update(self.values)
-        status.details.add().Pack(info)
+        _attach(status, info)
         if self.field:
-            violation = error_details_pb2.BadRequest.FieldViolation(
+            violation = errors_pb2.BadRequest.FieldViolation(
                 field=self.field, description=self.message
             )
-            status.details.add().Pack(error_details_pb2.BadRequest(field_violations=[violation]))
+            _attach(status, errors_pb2.BadRequest(field_violations=[violation]))
         if self.kind.status is _QUOTA:
-            quota = error_details_pb2.QuotaFailure.Violation(
+            quota = errors_pb2.QuotaFailure.Violation(
                 subject=self.values.get("level", "rounds"), description=self.message
             )
-            status.details.add().Pack(error_details_pb2.QuotaFailure(violations=[quota]))
+            _attach(status, errors_pb2.QuotaFailure(violations=[quota]))
         if self.retry_after is not None:
-            retry = error_details_pb2.RetryInfo()
+            retry = errors_pb2.RetryInfo()
             retry.retry_delay.FromNanoseconds(int(self.retry_after * 1e9))
-            status.details.add().Pack(retry)
+            _attach(status, retry)
         return status
 
     def trailing_metadata(self) -> tuple[tuple[str, bytes], ...]:
@@ -411,25 +425,25 @@ class VoteError(Exception):
 _Answered = (grpc.Call, grpc.aio.AioRpcError)
 
 
-def _status_of(error: grpc.RpcError) -> status_pb2.Status | None:
+def _status_of(error: grpc.RpcError) -> errors_pb2.Status | None:
     if not isinstance(error, _Answered):
         return None
     for key, value in error.trailing_metadata() or ():
         if key == _STATUS_KEY:
             raw = value if isinstance(value, bytes) else value.encode()
             with contextlib.suppress(DecodeError):
-                return status_pb2.Status.FromString(raw)
+                return errors_pb2.Status.FromString(raw)
     return None
 
 
 def _rebuild(cls: type[VoteError], sent: grpc.RpcError) -> VoteError | None:
     """An error with the peer's own sentence; one this version doesn't know stays readable."""
     status = _status_of(sent)
-    info = _detail(status, error_details_pb2.ErrorInfo()) if status is not None else None
+    info = _detail(status, errors_pb2.ErrorInfo) if status is not None else None
     if status is None or info is None or info.domain != _DOMAIN:
         return None
-    bad = _detail(status, error_details_pb2.BadRequest())
-    retry = _detail(status, error_details_pb2.RetryInfo())
+    bad = _detail(status, errors_pb2.BadRequest)
+    retry = _detail(status, errors_pb2.RetryInfo)
     error = cls.__new__(cls)
     error.message = _cut(status.message, 2 * MAX_VALUE_CHARACTERS)
     Exception.__init__(error, error.message)
@@ -457,13 +471,18 @@ def _cut(text: str, limit: int = MAX_VALUE_CHARACTERS) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
-def _detail(status: status_pb2.Status, message: Any) -> Any:
-    """The first detail of the message's type, or None; one that can't be read is none."""
+def _attach(status: errors_pb2.Status, detail: Message) -> None:
+    """Adds a detail under the name that it has in `google.rpc`."""
+    name = _TYPE_URL + detail.DESCRIPTOR.name
+    status.details.add(type_url=name, value=detail.SerializeToString())
+
+
+def _detail(status: errors_pb2.Status, kind: type[M]) -> M | None:
+    """The first detail of this kind, or None; one that can't be read is none."""
     for detail in status.details:
-        if detail.Is(message.DESCRIPTOR):
+        if detail.type_url.endswith(f"/google.rpc.{kind.DESCRIPTOR.name}"):
             with contextlib.suppress(DecodeError):
-                detail.Unpack(message)
-                return message
+                return kind.FromString(detail.value)
     return None
 
 

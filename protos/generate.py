@@ -5,6 +5,9 @@
 
 The protos live in package `mpcvote.v1`, the stubs in `mpc_vote.proto.mpcvote.v1`; protoc knows
 nothing of the prefix, so the imports among the stubs are rewritten.
+
+Stubs refuse runtimes older than the tools that made them. So grpcio-tools is pinned well behind the
+runtime: to the version whose stubs take any protobuf and grpcio that pyproject.toml allows.
 """
 
 import argparse
@@ -14,7 +17,6 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-from google.rpc import status_pb2
 from grpc_tools import protoc
 
 SOURCE = Path(__file__).resolve().parent
@@ -47,7 +49,6 @@ def generate(source: Path, target: Path) -> None:
             "protoc",
             f"--proto_path={source}",
             f"--proto_path={Path(protoc.__file__).parent / '_proto'}",
-            f"--proto_path={Path(status_pb2.__file__).parents[2]}",
             f"--plugin=protoc-gen-mypy={scripts / 'protoc-gen-mypy'}",
             f"--plugin=protoc-gen-mypy_grpc={scripts / 'protoc-gen-mypy_grpc'}",
             f"--python_out={target}",

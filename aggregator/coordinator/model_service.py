@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import importlib.util
 import math
 import secrets
 import time
@@ -34,6 +35,7 @@ from mpc_vote.voting.spec import Spec
 if TYPE_CHECKING:
     from mpc_vote.learning.students.supervised import Student
 
+_PACKAGES = ("torch", "safetensors")
 _STEPS = 1000
 # Labels times points: propagation holds such a matrix several times over, some 500 MiB in all.
 _MAX_CELLS = 1 << 24
@@ -62,6 +64,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
     async def Train(
         self, request_iterator: Any, context: Any
     ) -> AsyncIterator[model_pb2.TrainResponse]:
+        _check_installed()
         client = rpc.caller().name
         messages = aiter(request_iterator)
         async with in_time():
@@ -127,6 +130,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
     async def Predict(
         self, request: model_pb2.PredictRequest, context: Any
     ) -> model_pb2.PredictResponse:
+        _check_installed()
         client = rpc.caller().name
         return await self._turns.do(client, self._predict, client, request)
 
@@ -243,6 +247,13 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
 def _kind(record: RoundRecord) -> tuple[Any, ...]:
     spec = record.spec
     return spec.classes, spec.query_dtype, tuple(spec.query_shape), record.attributes
+
+
+def _check_installed() -> None:
+    """Refuses what takes learning, if this coordinator was installed without."""
+    for package in _PACKAGES:
+        if importlib.util.find_spec(package) is None:
+            raise VoteError(ErrorKind.LEARNING_MISSING, package=package)
 
 
 def _check_features(name: str, spec: common_pb2.RoundSpec) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Sequence
 
@@ -63,16 +62,4 @@ async def serve_party(settings: PartySettings) -> None:
             (party_pb2_grpc.add_PeerServiceServicer_to_server, peer_servicer),
         ]
         server = rpc.Server(credentials, settings.listen, services, servicer.health)
-        # CrypTen and torch take seconds to import: before the first round, not in it.
-        await asyncio.to_thread(warm_up)
         await serve(credentials, [server])
-
-
-def warm_up() -> None:
-    """Imports what the first count would else wait for."""
-    import torch
-
-    import mpc_vote.argmax.crypten.binding  # noqa: F401
-
-    # Parties of one machine share its cores; the tensors are small, and one thread is as fast.
-    torch.set_num_threads(1)

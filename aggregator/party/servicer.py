@@ -137,6 +137,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
     ) -> party_pb2.OpenRoundResponse:
         spec = Spec.parse(request.spec)
         self._mark.refuse()
+        await self._ready(spec)
         await self._committee.check_reach()
         # The dealer says how long that takes, and may have been caught meanwhile.
         self._mark.refuse()
@@ -295,6 +296,14 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             yield party_pb2.AggregateResponse(statistics=statistics)
             await channel.finish()
         log.info("round %s aggregated: %d agents", spec.round_id, len(shares))
+
+    async def _ready(self, spec: Spec) -> None:
+        """Imports what the round's engine needs, before its count, or refuses what isn't there."""
+        try:
+            await asyncio.to_thread(spec.engine_kind.load)
+        except ModuleNotFoundError as error:
+            who, package = self._committee.name, error.name
+            raise VoteError(ErrorKind.ENGINE_MISSING, who=who, package=package) from error
 
     async def _outcome(self, round_: _Round, work: asyncio.Task[T]) -> T:
         """Waits for a round's preprocessing or round trips, and says why they do not come: a caller

@@ -47,6 +47,10 @@ class EngineKind(ABC):
         """Sizes of the groups in which classes meet, by level; empty if all meet at once."""
         return ()
 
+    def load(self) -> None:  # noqa: B027, most need nothing
+        """Imports what running it needs beside this project, which may take seconds; raises
+        `ModuleNotFoundError` where that is not installed."""
+
     @abstractmethod
     def make(self, bits: int, groups: Sequence[int] = ()) -> Engine:
         """An engine for totals modulo 2^bits."""
@@ -99,6 +103,14 @@ class Crypten(EngineKind):
 
     def ring_bits(self, bound: int) -> int:
         return CryptenArgmax.ring_bits
+
+    def load(self) -> None:
+        import torch
+
+        import mpc_vote.argmax.crypten.binding  # noqa: F401
+
+        # Parties of one machine share its cores; the tensors are small, and one thread is as fast.
+        torch.set_num_threads(1)
 
     def make(self, bits: int, groups: Sequence[int] = ()) -> Engine:
         want = CryptenArgmax.ring_bits

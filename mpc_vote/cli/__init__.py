@@ -1,7 +1,7 @@
 """The `mpc-vote` command: roles, client and demo under one name.
 
 A command is a module with a function `command`. None is imported before it is needed: health checks
-run often.
+run often. One that lacks a package says what to install.
 """
 
 from __future__ import annotations
@@ -44,6 +44,23 @@ _WORKERS = {
     "bench-agents": "mpc_vote.testbed.bench.agents",
     "audit-agents": "mpc_vote.testbed.audit.agents",
 }
+# The extra of this package that brings what a command needs.
+_CLI = "cli"
+_EXTRAS = {
+    **dict.fromkeys(("coordinator", "party", "dealer", "token"), "server"),
+    "agent": "agent",
+    **dict.fromkeys(("features", "experiment"), "learning"),
+    **dict.fromkeys(("demo", "audit", "bench", "chaos", *_WORKERS), "bench"),
+}
+# Packages that commands need only when told so, and the extra that brings each. CrypTen's own is
+# not in its extra: its metadata ask for a package that can't be installed any more.
+_FURTHER = {
+    **dict.fromkeys(("torch", "torchvision", "safetensors"), "learning"),
+    **dict.fromkeys(("crypten", "omegaconf", "onnx", "yaml"), "crypten"),
+    **dict.fromkeys(("matplotlib", "mlxtend"), "bench"),
+}
+_PAST_METADATA = {"crypten": "pip install --no-deps crypten==0.4.1"}
+_OWN = ("mpc_vote", "agent_node", "aggregator")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,12 +74,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         print(f"mpc-vote {metadata.version('mpc-vote')}")
         return 0
-    command = _find(given[0])
-    if command is None:
-        why = f"there is no command {given[0]!r}{meant(given[0], _COMMANDS)}"
-        print(f"mpc-vote: error: {why}\n\n{_usage()}", file=sys.stderr)
+    try:
+        command = _find(given[0])
+        if command is not None:
+            return command(given[1:])
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", *_OWN):
+            raise
+        print(f"mpc-vote {given[0]}: error: {_advice(given[0], package)}", file=sys.stderr)
         return 2
-    return command(given[1:])
+    why = f"there is no command {given[0]!r}{meant(given[0], _COMMANDS)}"
+    print(f"mpc-vote: error: {why}\n\n{_usage()}", file=sys.stderr)
+    return 2
 
 
 def meant(word: str, known: Iterable[str]) -> str:
@@ -78,6 +102,17 @@ def _find(name: str) -> Command | None:
         return None
     command: Command = import_module(module).command
     return command
+
+
+def _advice(command: str, package: str) -> str:
+    """What to install for a command that lacks a package."""
+    extras = {_EXTRAS.get(command, _CLI)}
+    if package in _FURTHER:
+        extras.add(_FURTHER[package])
+    steps = [f"pip install 'mpc-vote[{','.join(sorted(extras))}]'"]
+    if package in _PAST_METADATA:
+        steps.append(_PAST_METADATA[package])
+    return f"it needs the package {package}, which is not installed; run: {' && '.join(steps)}"
 
 
 def _usage() -> str:

@@ -64,7 +64,7 @@ async def _main(settings: FeaturesSettings) -> None:
         else:
             with settings.out.open("wb") as file:
                 np.save(file, x)
-    except (ValueError, FileNotFoundError, ModuleNotFoundError, ConnectionError) as error:
+    except (ValueError, FileNotFoundError, ConnectionError) as error:
         raise CommandError(str(error)) from error
     out = console(None)
     out.print(f"{settings.out}: {len(x)} pictures, {x.shape[1]} features each", soft_wrap=True)

@@ -1,7 +1,7 @@
 """`mpc-vote health`: asks a process, over mutual TLS, whether it can do its work.
 
-Containers run it every few seconds, so it imports gRPC and little else: the two messages of
-`grpc.health.v1` are written out by hand, and certificates are left for TLS to verify.
+Containers run it every few seconds, so it imports gRPC and little else: certificates are left for
+TLS to verify.
 
 A process that asks about itself trusts its own certificate and nothing else. So it also works for
 an agent that enrolled, whose authority vouches for it as a client only.
@@ -20,9 +20,9 @@ from pathlib import Path
 
 import grpc
 
+from mpc_vote.transport import health
+
 _DOMAIN = "mpc-vote"
-_SERVING = 1
-_STATES = {0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}
 _DNS_NAME = re.compile(rb"\x82(.)([a-z0-9-]+\.[a-z]+\.mpc-vote)", re.DOTALL)
 # Two times of X.509, each of twelve digits: the certificate's first and last instant.
 _VALIDITY = re.compile(rb"\x17\x0d(\d{12})Z\x17\x0d(\d{12})Z")
@@ -40,8 +40,8 @@ def command(arguments: Sequence[str]) -> int:
         return _fail(str(error))
     except grpc.RpcError as error:
         return _fail(f"{given.address} does not answer: {_why(error)}")
-    if state != _SERVING:
-        return _fail(f"{given.address} answers {_STATES.get(state, state)}")
+    if state != health.SERVING:
+        return _fail(f"{given.address} answers {health.STATES.get(state, state)}")
     print("SERVING")
     if (end := _near_end((given.certs / "cert.pem").read_bytes())) is not None:
         print(
@@ -78,14 +78,10 @@ def _check(certs: Path, address: str, server: str | None, service: str, seconds:
     roots = certificate if meant == own else (certs / "ca.pem").read_bytes()
     credentials = grpc.ssl_channel_credentials(roots, key, certificate)
     options = [("grpc.ssl_target_name_override", meant), ("grpc.enable_retries", 0)]
-    name = service.encode()
-    request = b"\x0a" + _varint(len(name)) + name if name else b""
     with grpc.secure_channel(address, credentials, options) as channel:
-        ask: grpc.UnaryUnaryMultiCallable[bytes, bytes]
-        ask = channel.unary_unary("/grpc.health.v1.Health/Check")
-        answer = ask(request, timeout=seconds)
-    # The answer is one field, the status, left out when it is 0.
-    return answer[1] if len(answer) == 2 and answer[0] == 0x08 else 0
+        ask: grpc.UnaryUnaryMultiCallable[str, int]
+        ask = channel.unary_unary(health.CHECK, health.request, health.status)
+        return ask(service, timeout=seconds)
 
 
 def _own_name(certificate_pem: bytes) -> str | None:
@@ -120,14 +116,6 @@ def _dns_name(server: str) -> str:
         raise ValueError(f"{server!r} is not role/name, e.g. party/party-0")
     role, name = server.split("/")
     return f"{name}.{role}.{_DOMAIN}"
-
-
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*encoded, value])
 
 
 def _why(error: grpc.RpcError) -> str:

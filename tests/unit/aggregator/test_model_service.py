@@ -83,6 +83,14 @@ async def test_who_uploads_without_end_does_not_pass_those_that_wait(archive: Ar
         await _train(service, "other", _misfits())
 
 
+async def test_a_coordinator_without_learning_says_so(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_service, "_PACKAGES", ("json", "no_such_package"))
+    with refused(ErrorKind.LEARNING_MISSING, "no_such_package", "mpc-vote[learning]"):
+        await _train(ModelServicer(archive, 1e-3), "client", _misfits())
+
+
 def test_rounds_are_listed_without_their_labels(archive: Archive) -> None:
     rounds = archive.rounds("client", 10)
     assert [record.labels for record in rounds] == [None] * 3

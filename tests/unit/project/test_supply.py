@@ -8,13 +8,17 @@ import subprocess
 import sys
 import threading
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[3]
+# What the image runs; the rest measures, and is for developers.
+IN_THE_IMAGE = ("cli", "server", "agent", "crypten")
+DEPLOYING = (ROOT / "docs" / "deploy.md").read_text()
 LOCKS = ("requirements.lock", "requirements-dev.lock", "torch.lock")
 BAD, WANTED = ("jinja2", "2.4.1"), ("wanted", "1.0")
 
@@ -30,16 +34,42 @@ def test_every_requirement_is_pinned_to_one_version_and_hashed() -> None:
 
 
 def test_the_locks_have_all_that_the_project_declares() -> None:
-    """A dependency that is declared but not locked would be installed by nobody."""
+    """A dependency that is declared but not locked would be missing after `make setup`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    declared = {
-        LOCKS[0]: project["dependencies"],
-        LOCKS[1]: project["optional-dependencies"]["dev"],
-    }
-    torch = _names("torch.lock")
-    for lock, names in declared.items():
-        assert {_normal(re.split(r"\[", name)[0]) for name in names} <= _names(lock) | torch
-    assert not _names(LOCKS[0]) & _names(LOCKS[1])
+    extras = project["optional-dependencies"]
+    runs, torch = _names("requirements.lock"), _names("torch.lock")
+    roles = [*project["dependencies"], *(n for e in IN_THE_IMAGE for n in extras[e])]
+    assert _declared(roles) <= runs | torch
+    assert _declared(n for names in extras.values() for n in names) <= (
+        runs | torch | _names("requirements-dev.lock")
+    )
+    assert not runs & _names("requirements-dev.lock")
+
+
+def test_crypten_is_locked_and_named_by_no_extra() -> None:
+    """pip can't install what its metadata ask for, so an extra that named it could not be had."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    assert "crypten" not in _declared([*project["dependencies"], *(n for e in extras for n in e)])
+    assert f"pip install --no-deps {_pinned('requirements.lock', 'crypten')}" in DEPLOYING
+
+
+def test_the_declared_bounds_admit_the_stubs_and_what_is_locked() -> None:
+    """Stubs refuse runtimes older than what made them; the newest that is tested must fit too."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = (n for names in project["optional-dependencies"].values() for n in names)
+    bounds = [Requirement(name) for name in (*project["dependencies"], *extras)]
+    for bound in bounds:
+        for lock in LOCKS:
+            if pinned := _pinned(lock, _normal(bound.name)):
+                version = pinned.partition("==")[2]
+                assert bound.specifier.contains(version), (str(bound), pinned)
+    least = {_normal(b.name): str(b.specifier) for b in bounds[: len(project["dependencies"])]}
+    stub = ROOT / "mpc_vote/proto/mpcvote/v1/label_pb2"
+    made = re.search(r"Protobuf Python Version: (\S+)", stub.with_suffix(".py").read_text())
+    by = re.search(r"VERSION = '(.+)'", Path(f"{stub}_grpc.py").read_text())
+    assert made is not None and f">={made[1]}" in least["protobuf"]
+    assert by is not None and least["grpcio"] == f">={by[1]}"
 
 
 @pytest.fixture
@@ -116,6 +146,17 @@ def _audit(folder: Path, url: str) -> subprocess.CompletedProcess[str]:
 
 def _names(lock: str) -> set[str]:
     return {_normal(n) for n in re.findall(r"^([\w.-]+)==", (ROOT / lock).read_text(), re.M)}
+
+
+def _pinned(lock: str, name: str) -> str | None:
+    """The line of a package in a lock, up to its hashes."""
+    lines = re.findall(r"^([\w.-]+==[\w.]+)", (ROOT / lock).read_text(), re.M)
+    return next((line for line in lines if _normal(line.partition("==")[0]) == name), None)
+
+
+def _declared(requirements: Iterable[str]) -> set[str]:
+    """The packages that are named, but for this one."""
+    return {_normal(Requirement(text).name) for text in requirements} - {"mpc-vote"}
 
 
 def _normal(name: str) -> str:

@@ -5,7 +5,7 @@ import warnings
 
 from mpc_vote.proto.mpcvote.v1 import agent_pb2 as mpcvote_dot_v1_dot_agent__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.75.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in mpcvote/v1/agent_pb2_grpc.py depends on'
+        + f' but the generated code in mpcvote/v1/agent_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class AgentServiceStub:
+class AgentServiceStub(object):
     """Served by the coordinator to certificates of role `agent`.
     """
 
@@ -47,7 +47,7 @@ class AgentServiceStub:
                 _registered_method=True)
 
 
-class AgentServiceServicer:
+class AgentServiceServicer(object):
     """Served by the coordinator to certificates of role `agent`.
     """
 
@@ -86,7 +86,7 @@ def add_AgentServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class AgentService:
+class AgentService(object):
     """Served by the coordinator to certificates of role `agent`.
     """
 

@@ -5,7 +5,7 @@ import warnings
 
 from mpc_vote.proto.mpcvote.v1 import dealer_pb2 as mpcvote_dot_v1_dot_dealer__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.75.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in mpcvote/v1/dealer_pb2_grpc.py depends on'
+        + f' but the generated code in mpcvote/v1/dealer_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class DealerServiceStub:
+class DealerServiceStub(object):
     """Served by the dealer to certificates of role `party`.
     """
 
@@ -47,7 +47,7 @@ class DealerServiceStub:
                 _registered_method=True)
 
 
-class DealerServiceServicer:
+class DealerServiceServicer(object):
     """Served by the dealer to certificates of role `party`.
     """
 
@@ -92,7 +92,7 @@ def add_DealerServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class DealerService:
+class DealerService(object):
     """Served by the dealer to certificates of role `party`.
     """
 

@@ -5,7 +5,7 @@ import warnings
 
 from mpc_vote.proto.mpcvote.v1 import enrolment_pb2 as mpcvote_dot_v1_dot_enrolment__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.75.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in mpcvote/v1/enrolment_pb2_grpc.py depends on'
+        + f' but the generated code in mpcvote/v1/enrolment_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class EnrolmentServiceStub:
+class EnrolmentServiceStub(object):
     """Served by the coordinator on an address of its own, over TLS that asks the caller for no
     certificate. The caller verifies the server as the coordinator first: a token is a secret.
     """
@@ -43,7 +43,7 @@ class EnrolmentServiceStub:
                 _registered_method=True)
 
 
-class EnrolmentServiceServicer:
+class EnrolmentServiceServicer(object):
     """Served by the coordinator on an address of its own, over TLS that asks the caller for no
     certificate. The caller verifies the server as the coordinator first: a token is a secret.
     """
@@ -71,7 +71,7 @@ def add_EnrolmentServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class EnrolmentService:
+class EnrolmentService(object):
     """Served by the coordinator on an address of its own, over TLS that asks the caller for no
     certificate. The caller verifies the server as the coordinator first: a token is a secret.
     """
@@ -104,7 +104,7 @@ class EnrolmentService:
             _registered_method=True)
 
 
-class RenewalServiceStub:
+class RenewalServiceStub(object):
     """Served by the coordinator where agents attend, over mutual TLS.
     """
 
@@ -121,7 +121,7 @@ class RenewalServiceStub:
                 _registered_method=True)
 
 
-class RenewalServiceServicer:
+class RenewalServiceServicer(object):
     """Served by the coordinator where agents attend, over mutual TLS.
     """
 
@@ -148,7 +148,7 @@ def add_RenewalServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class RenewalService:
+class RenewalService(object):
     """Served by the coordinator where agents attend, over mutual TLS.
     """
 

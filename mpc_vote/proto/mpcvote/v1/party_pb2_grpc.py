@@ -5,7 +5,7 @@ import warnings
 
 from mpc_vote.proto.mpcvote.v1 import party_pb2 as mpcvote_dot_v1_dot_party__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.75.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in mpcvote/v1/party_pb2_grpc.py depends on'
+        + f' but the generated code in mpcvote/v1/party_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class PartyServiceStub:
+class PartyServiceStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -66,7 +66,7 @@ class PartyServiceStub:
                 _registered_method=True)
 
 
-class PartyServiceServicer:
+class PartyServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def OpenRound(self, request, context):
@@ -153,7 +153,7 @@ def add_PartyServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class PartyService:
+class PartyService(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod
@@ -319,7 +319,7 @@ class PartyService:
             _registered_method=True)
 
 
-class PeerServiceStub:
+class PeerServiceStub(object):
     """Between parties. The one of lower rank dials; one stream per session and pair.
     """
 
@@ -336,7 +336,7 @@ class PeerServiceStub:
                 _registered_method=True)
 
 
-class PeerServiceServicer:
+class PeerServiceServicer(object):
     """Between parties. The one of lower rank dials; one stream per session and pair.
     """
 
@@ -362,7 +362,7 @@ def add_PeerServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class PeerService:
+class PeerService(object):
     """Between parties. The one of lower rank dials; one stream per session and pair.
     """
 

@@ -218,7 +218,7 @@ def test_without_its_packages_efficientnet_lite_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install .*efficientnet_lite_pytorch=="):
+    with pytest.raises(ValueError, match=r"pip install .*efficientnet_lite_pytorch=="):
         load_backbone("efficientnet-lite0")
 
 

@@ -73,7 +73,7 @@ def ids_of(service: Service, name: str) -> list[str]:
 def count_vote(queries: int, k: int) -> SkellamVote:
     """A round of count ballots of agents with k neighbours each, at SIGMA."""
     agent = Sensitivity(16 * k, (16 * k) ** 2)
-    return SkellamVote(queries, SIGMA**2 * 4**4, agent, Sensitivity(32, 512))
+    return SkellamVote(queries, SIGMA**2 * 4**4, agent, Sensitivity.of_cells(2, 16))
 
 
 def budget_for(rounds: int) -> str:

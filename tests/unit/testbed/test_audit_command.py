@@ -25,8 +25,7 @@ from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.testbed.audit import voters
 from mpc_vote.testbed.audit.agents import _Colluder
 from mpc_vote.testbed.audit.labels import Case, Scene
-from mpc_vote.voting import ballots
-from mpc_vote.voting.ballots import BALLOTS, IntArray
+from mpc_vote.voting.ballots import BALLOTS, KNN_FREQUENCY, IntArray
 
 SURE = ["--confidence", "0.99999999"]
 SMALL = ["--agents", "4", "--parties", "2", "--votes", "60000", *SURE]
@@ -66,10 +65,10 @@ def test_a_claim_that_holds_is_not_refuted_and_the_limits_of_that_are_told(
 def test_a_voter_that_moves_too_far_ends_with_code_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def own_share(counts: IntArray, k: int, fraction_bits: int) -> IntArray:
+    def own_share(counts: IntArray, fraction_bits: int, **_: int) -> IntArray:
         return (counts << fraction_bits) // np.maximum(counts.sum(axis=1), 1)[:, None]
 
-    monkeypatch.setattr(ballots, "knn_frequency", own_share)
+    monkeypatch.setattr(KNN_FREQUENCY, "encode", own_share)
     assert cli.main(["audit", *SMALL, "--json", "-"]) == 1
     said = capsys.readouterr()
     figures = json.loads(said.out)

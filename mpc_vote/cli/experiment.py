@@ -1,4 +1,4 @@
-"""`mpc-vote experiment NAME`: runs a table of the paper, and writes what came of it."""
+"""`mpc-vote experiment NAME`: runs a table of the paper, and writes the result."""
 
 from __future__ import annotations
 

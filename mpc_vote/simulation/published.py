@@ -100,7 +100,7 @@ class OtherRow:
 
 @dataclass(frozen=True)
 class Checked:
-    """A row of a vote with what came of it; None where the text does not say how much noise."""
+    """A row of a vote with the result; None where the text does not say how much noise."""
 
     row: VoteRow
     stated: float | None

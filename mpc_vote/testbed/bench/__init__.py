@@ -2,5 +2,5 @@
 
 `cases` says what is measured, `jobs` what the driver and its parties tell each other, `committee`
 runs the processes, `measure` the repeats, `groups` checks the planner, `report` and `plots` show
-what came of it.
+the result.
 """

@@ -1,4 +1,4 @@
-"""`mpc-vote bench`: measures the secure argmax, and writes what came of it.
+"""`mpc-vote bench`: measures the secure argmax, and writes the result.
 
 The engines run in real processes over mutual TLS, with the real dealer, near and far; every label
 is checked. `mpc-vote bench groups` checks the planner's choices, `mpc-vote bench service` measures

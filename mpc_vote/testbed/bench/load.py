@@ -129,7 +129,7 @@ def command(arguments: Sequence[str]) -> int:
 
 
 async def run_load(settings: LoadSettings) -> None:
-    """Runs the load, shows and writes what came of it, and judges."""
+    """Runs the load, shows and writes the result, and judges."""
     check_writable(settings.json_path)
     check_writable(settings.out)
     out = console(settings.json_path)

@@ -1,4 +1,4 @@
-"""What every demo does once a service runs: label, train, compare, and show what came of it."""
+"""What every demo does once a service runs: label, train, compare, and show the result."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -
 
 def show(trial: Trial, figures: dict[str, Any], result: LabelResult) -> Table:
     """The figures for people."""
-    table = Table(title="What came of it", show_header=False, title_justify="left")
+    table = Table(title="Result", show_header=False, title_justify="left")
     for name, value in [
         ("method", _method(trial.recipe)),
         ("noise", _noise(figures, result)),

@@ -135,7 +135,7 @@ async def serve(
     alone: bool,
     agrees: PeerAgrees | None = None,
 ) -> str:
-    """Calls a servicer's method as gRPC would; returns a word for what came of it.
+    """Calls a servicer's method as gRPC would; returns a word for the result.
 
     A call that is `alone` does not wait for others between its messages.
     """

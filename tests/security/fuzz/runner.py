@@ -55,7 +55,7 @@ class Target:
     """Something that reads what others wrote.
 
     `open` makes, in the process that runs it, a function that takes an input and returns a word for
-    what came of it.
+    the result.
     """
 
     name: str

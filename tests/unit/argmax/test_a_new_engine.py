@@ -22,7 +22,7 @@ from mpc_vote.argmax.engine import Engine, reduced
 from mpc_vote.argmax.registry import ENGINES, TABLE, EngineKind, Table
 from mpc_vote.argmax.table.engine import TableArgmax
 from mpc_vote.argmax.table.level import LevelPart, LevelTables
-from mpc_vote.client import PreprocessingPlan as Asked
+from mpc_vote.client import Plan as Asked
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.mpc import cut_and_choose
 from mpc_vote.mpc.channel import Channel

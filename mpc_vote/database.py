@@ -12,20 +12,19 @@ BUSY_SECONDS = 30.0
 def connect(path: Path) -> sqlite3.Connection:
     """A database for reading and writing; it and its folder are made if there are none.
 
-    Transactions are explicit, and threads share it under a lock of their owner. The journal is the
-    owner's choice (`use_wal`), as a file that is switched before anything is in it looks empty.
+    Transactions are explicit, and threads share it under a lock of their owner. Nothing is read
+    yet: whoever opens it says what is wrong with a file that is no database.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    database = _open(str(path))
-    database.execute("PRAGMA synchronous = FULL")
-    return database
+    return _open(str(path))
 
 
 def connect_durable(path: Path) -> sqlite3.Connection:
-    """The same with a write-ahead log, so that readers don't wait for a writer."""
-    database = connect(path)
-    use_wal(database)
-    return database
+    """The same, ready for use: on disk when a statement returns, and readers don't wait."""
+    opened = connect(path)
+    sync_fully(opened)
+    use_wal(opened)
+    return opened
 
 
 def read_only(path: Path) -> sqlite3.Connection:
@@ -33,9 +32,25 @@ def read_only(path: Path) -> sqlite3.Connection:
     return _open(f"{path.absolute().as_uri()}?mode=ro")
 
 
+def sync_fully(database: sqlite3.Connection) -> None:
+    """Has every transaction on disk when it is committed."""
+    database.execute("PRAGMA synchronous = FULL")
+
+
 def use_wal(database: sqlite3.Connection) -> None:
-    """Switches to a write-ahead log."""
+    """Switches to a write-ahead log. A file that is switched before anything is in it looks empty
+    without its log."""
     database.execute("PRAGMA journal_mode = WAL")
+
+
+def settle(database: sqlite3.Connection) -> None:
+    """Brings what is in the log into the file itself, unless somebody reads: nobody waits for
+    readers, it is done the next time."""
+    database.execute("PRAGMA busy_timeout = 0")
+    try:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    finally:
+        database.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}")
 
 
 def _open(name: str) -> sqlite3.Connection:

@@ -433,6 +433,7 @@ class Ledger(_Records):
 
     def _prepare(self) -> None:
         try:
+            database.sync_fully(self._db)
             with self._transaction():
                 if not self._schema() and self.path.stat().st_size:
                     raise LedgerError(
@@ -470,7 +471,7 @@ class Ledger(_Records):
     def _settle(self) -> None:
         """Brings what was written into the file itself, unless somebody reads: then next time."""
         with self._lock:
-            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            database.settle(self._db)
 
     def _migrate(self) -> None:
         version = self._schema()

@@ -30,7 +30,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.coordinator.settings import PartySettings
 from aggregator.dealer import servicer as dealer_module
 from aggregator.dealer.servicer import DealerServicer
 from aggregator.party.committee import Committee as OwnCommittee
@@ -39,6 +38,7 @@ from aggregator.party.journal import RoundJournal
 from aggregator.party.peers import PeerServicer
 from aggregator.party.preprocessing import DealtPreprocessing, PreprocessingPool, ask
 from aggregator.party.servicer import PartyServicer, _Session
+from aggregator.party.settings import PartySettings
 from mpc_vote.argmax.crypten.triples import MAX_TRIPLES, TripleKind, Triples
 from mpc_vote.argmax.engine import Engine, label_bits, session_plan
 from mpc_vote.argmax.one_hot import MAX_ROTATED, Rotation

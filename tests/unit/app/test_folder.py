@@ -15,7 +15,7 @@ from mpc_vote.app.process import CommandError
 _HOLD = """
 import sys
 from pathlib import Path
-from mpc_vote import folder
+from mpc_vote.app import folder
 
 with folder.held(Path(sys.argv[1])):
     print("held", flush=True)

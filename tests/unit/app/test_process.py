@@ -24,7 +24,7 @@ if most == 0:
 resource.setrlimit(resource.RLIMIT_CORE, (most, most))
 """
 FORBID = """
-from mpc_vote import process
+from mpc_vote.app import process
 process.leave_no_core()
 """
 DIE = """

@@ -33,12 +33,13 @@ LOCK_READY := $(VENV)/.ready-packages
 TORCH_READY := $(VENV)/.ready-torch
 PROJECT_READY := $(VENV)/.ready-project
 
-.PHONY: help setup demo test test-containers test-package check docs lock sbom protos clean
+.PHONY: help setup demo test test-all test-containers test-package check docs lock sbom protos clean
 
 help:
 	@echo "make setup    build $(VENV) with the pinned packages (done once, redone when they change)"
 	@echo "make demo     run the demonstration; options go in ARGS=\"...\""
-	@echo "make test     make check, then the tests; pytest's options go in ARGS=\"...\""
+	@echo "make test     make check, then the tests but the long ones; pytest's options go in ARGS=\"...\""
+	@echo "make test-all make check, all tests, and the wheel's; only containers are left out"
 	@echo "make test-containers  the federation in containers, on a real Docker engine"
 	@echo "make check    lint, format, types, layers, fresh stubs, links, known vulnerabilities"
 	@echo "make docs     build the documentation, with the API reference, into build/site"
@@ -56,6 +57,12 @@ demo: setup
 test: check
 	@echo "==> tests"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+
+test-all: check
+	@echo "==> tests, the long ones too"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile \
+	    -m "not container and not package" $(ARGS)
+	$(MAKE) --no-print-directory test-package ARGS=
 
 test-containers: setup
 	@echo "==> container tests (they build the image and need a Docker engine with compose)"

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.mpc.cut_and_choose import MAX_COPIES, Session, commit, stream_keys
-from mpc_vote.mpc.preprocessing import Item, Plan
+from mpc_vote.mpc.preprocessing import Item, PreprocessingPlan
 from mpc_vote.mpc.prg import SEED_BYTES
 from mpc_vote.pki.identity import NAME_PATTERN, Role
 from mpc_vote.proto.mpcvote.v1 import dealer_pb2, dealer_pb2_grpc
@@ -185,7 +185,7 @@ class _Deal:
         self._ended = why
         self._seeds, self._keys, self._digests = {}, [], []
         # A call that its party doesn't read lasts longer than the session: plans can be long.
-        self.session = dataclasses.replace(self.session, plan=Plan(()))
+        self.session = dataclasses.replace(self.session, plan=PreprocessingPlan(()))
         self._uncommitted = enumerate(self.session.plan)
         if not self._whole.done():
             self._whole.set_result(None)
@@ -254,7 +254,9 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
                 yield dealer_pb2.CollectResponse(data=piece, offset=offset)
                 offset += len(piece)
 
-    async def _corrections(self, plan: Plan, keys: Sequence[bytes]) -> AsyncGenerator[bytes, None]:
+    async def _corrections(
+        self, plan: PreprocessingPlan, keys: Sequence[bytes]
+    ) -> AsyncGenerator[bytes, None]:
         """All corrections, piece by piece; the next is made while one is on its way."""
         # Of no other call, and by the number of the item.
         held = [object(), object()]

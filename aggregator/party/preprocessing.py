@@ -30,7 +30,7 @@ from mpc_vote.mpc.cut_and_choose import (
     Session,
     commitment,
 )
-from mpc_vote.mpc.preprocessing import Item, P, Plan
+from mpc_vote.mpc.preprocessing import Item, P, PreprocessingPlan
 from mpc_vote.proto.mpcvote.v1 import dealer_pb2, dealer_pb2_grpc
 from mpc_vote.voting import codec
 
@@ -144,7 +144,7 @@ class DealtPreprocessing:
         self,
         channel: grpc.aio.Channel,
         drawn: Drawn,
-        plan: Plan,
+        plan: PreprocessingPlan,
         last: bool,
         pool: PreprocessingPool,
         timeout: float,

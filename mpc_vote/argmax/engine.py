@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mpc_vote.mpc.channel import Channel
-from mpc_vote.mpc.preprocessing import Item, Plan, Preprocessing, Run
+from mpc_vote.mpc.preprocessing import Item, Preprocessing, PreprocessingPlan, Run
 from mpc_vote.mpc.prg import Words
 
 MAX_CLASSES = 1_000
@@ -50,7 +50,7 @@ class Engine(Protocol):
         ...
 
 
-def session_plan(engine: Engine, rows: int, classes: int, parties: int) -> Plan:
+def session_plan(engine: Engine, rows: int, classes: int, parties: int) -> PreprocessingPlan:
     """The items of all runs that it takes to do `rows` rows, block by block."""
     block = engine.block_rows(classes)
     whole, rest = divmod(rows, block)
@@ -58,7 +58,7 @@ def session_plan(engine: Engine, rows: int, classes: int, parties: int) -> Plan:
     runs = [
         Run(tuple(engine.plan(size, classes, parties)), times) for size, times in shapes if times
     ]
-    return Plan(tuple(runs))
+    return PreprocessingPlan(tuple(runs))
 
 
 def label_bits(classes: int) -> int:

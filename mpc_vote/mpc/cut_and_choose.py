@@ -38,7 +38,7 @@ from typing import Any
 
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.mpc.channel import Openings
-from mpc_vote.mpc.preprocessing import Item, Plan
+from mpc_vote.mpc.preprocessing import Item, PreprocessingPlan
 from mpc_vote.mpc.prg import SEED_BYTES, new_seed
 
 DIGEST_BYTES = 32
@@ -71,7 +71,7 @@ class Session:
 
     id: str
     parties: tuple[str, ...]
-    plan: Plan
+    plan: PreprocessingPlan
     copies: int
 
     def draw_seeds(self) -> tuple[bytes, ...]:

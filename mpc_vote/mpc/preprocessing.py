@@ -74,7 +74,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PreprocessingPlan:
     """All items of a session, in the order in which they are used."""
 
     runs: tuple[Run, ...]

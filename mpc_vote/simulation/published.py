@@ -22,7 +22,7 @@ from itertools import product
 from mpc_vote.privacy.accountant import Epsilons, gaussian_exact_epsilon
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.voting.ballots import KNN_FREQUENCY, MULTI_LABEL, ONE_HOT, BallotKind
-from mpc_vote.voting.costing import Noise, Plan, losses
+from mpc_vote.voting.costing import CostPlan, Noise, losses
 
 _ROUNDING = 0.05 + 1e-9  # the tables print one decimal
 _DELTAS = (1e-3, 1e-4, 1e-5)
@@ -224,7 +224,7 @@ def check(row: VoteRow) -> Checked:
     stated = formula(moved, row.queries, row.sigma, row.delta)
     readings = list(_readings(row, row.sigma))
     match = next((how for how, value in readings if _equal(value, row.reported)), None)
-    plan = Plan(
+    plan = CostPlan(
         row.ballot, Noise.GAUSSIAN, row.sigma, row.queries, row.delta, ks=row.ks, tau=row.tau
     )
     ours = losses(plan)[row.section.level]

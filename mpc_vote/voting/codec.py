@@ -9,7 +9,7 @@ from typing import Any
 from mpc_vote.argmax.one_hot import Rotation
 from mpc_vote.argmax.registry import ENGINES
 from mpc_vote.errors import ErrorKind, VoteError
-from mpc_vote.mpc.preprocessing import Item, Plan, Run
+from mpc_vote.mpc.preprocessing import Item, PreprocessingPlan, Run
 from mpc_vote.proto.mpcvote.v1 import dealer_pb2
 from mpc_vote.verified.bit_conversion import BitConversion
 
@@ -18,7 +18,7 @@ MAX_TIMES = 65_536
 MAX_REPEATED_ITEMS = 1 << 17
 
 
-def to_wire(plan: Plan) -> list[dealer_pb2.DealRun]:
+def to_wire(plan: PreprocessingPlan) -> list[dealer_pb2.DealRun]:
     """A plan as messages."""
     return [
         dealer_pb2.DealRun(items=[_to_item(item) for item in run.items], times=run.times)
@@ -26,7 +26,7 @@ def to_wire(plan: Plan) -> list[dealer_pb2.DealRun]:
     ]
 
 
-def from_wire(runs: Iterable[dealer_pb2.DealRun]) -> Plan:
+def from_wire(runs: Iterable[dealer_pb2.DealRun]) -> PreprocessingPlan:
     """The plan in the messages; refused if the dealer could not make it in bounded memory."""
     given = list(runs)
     # A run of no items would be gone through for nothing.
@@ -38,7 +38,7 @@ def from_wire(runs: Iterable[dealer_pb2.DealRun]) -> Plan:
     why = f"over {MAX_REPEATED_ITEMS} items with their repetitions"
     _require(repeated <= MAX_REPEATED_ITEMS, why)
     known = _items()
-    return Plan(
+    return PreprocessingPlan(
         tuple(Run(tuple(_from_item(one, known) for one in run.items), run.times) for run in given)
     )
 

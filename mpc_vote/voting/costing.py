@@ -31,7 +31,7 @@ from mpc_vote.voting.ballots import (
 from mpc_vote.voting.charge import charge
 from mpc_vote.voting.limits import MAX_AGENTS, MAX_K
 
-MAX_QUERIES = 10**9
+MAX_PLANNED_QUERIES = 10**9
 """Far more than anybody labels; it bounds the search for a number of queries."""
 
 MIN_SIGMA = 0.01
@@ -92,7 +92,7 @@ class Roster:
 
 
 @dataclass(frozen=True)
-class Plan:
+class CostPlan:
     """A number of queries under one mechanism; `sigma` in votes, `ks` the public k of agents."""
 
     ballot: BallotKind
@@ -105,8 +105,8 @@ class Plan:
     roster: Roster | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.queries <= MAX_QUERIES:
-            raise PlanError(f"queries must be 1 to {MAX_QUERIES}, not {self.queries}")
+        if not 1 <= self.queries <= MAX_PLANNED_QUERIES:
+            raise PlanError(f"queries must be 1 to {MAX_PLANNED_QUERIES}, not {self.queries}")
         if not MIN_DELTA <= self.delta < 1:
             raise PlanError(f"delta must be at least {MIN_DELTA:g} and below 1, not {self.delta:g}")
         if self.ballot.needs_k:
@@ -219,13 +219,13 @@ class Coalition:
     losses: dict[Level, Epsilons] | None
 
 
-def losses(plan: Plan, mechanism: Vote | None = None) -> dict[Level, Epsilons]:
+def losses(plan: CostPlan, mechanism: Vote | None = None) -> dict[Level, Epsilons]:
     """Epsilon at each level under every accountant."""
     counted = plan.mechanism if mechanism is None else mechanism
     return {level: _epsilons(counted, level, plan.delta) for level in Level}
 
 
-def coalition(plan: Plan, roster: Roster, percent: int) -> Coalition:
+def coalition(plan: CostPlan, roster: Roster, percent: int) -> Coalition:
     """What this part of all agents, rounded up, leaves of a round with just the quorum."""
     agents = -(-roster.agents * percent // 100)
     left = plan.against(agents)
@@ -234,7 +234,7 @@ def coalition(plan: Plan, roster: Roster, percent: int) -> Coalition:
     return Coalition(percent, agents, math.sqrt(left.variance) / plan.unit, losses(plan, left))
 
 
-def loss(plan: Plan, level: Level, accountant: Accountant) -> float:
+def loss(plan: CostPlan, level: Level, accountant: Accountant) -> float:
     """Epsilon by one accountant; it raises `PlanError` where there is none."""
     counted = [plan.mechanism]
     match accountant:
@@ -262,27 +262,27 @@ def _epsilons(vote: Vote, level: Level, delta: float) -> Epsilons:
 class Solved:
     """The best plan that meets a target, and the next one, which does not."""
 
-    plan: Plan
+    plan: CostPlan
     epsilon: float
-    beyond: Plan
+    beyond: CostPlan
     epsilon_beyond: float
 
 
-def solve_queries(plan: Plan, target: float, level: Level, accountant: Accountant) -> Solved:
+def solve_queries(plan: CostPlan, target: float, level: Level, accountant: Accountant) -> Solved:
     """The most queries whose epsilon is at most `target`."""
 
-    def after(number: int) -> Plan:
+    def after(number: int) -> CostPlan:
         return replace(plan, queries=number)
 
     # A Gaussian's epsilon depends on queries / sigma^2 alone.
     guess = _ideal(target, plan.delta) ** 2 * plan.sigma**2 / float(plan.moved(level))
-    start = min(max(math.floor(guess), 1), MAX_QUERIES - 1)
+    start = min(max(math.floor(guess), 1), MAX_PLANNED_QUERIES - 1)
     try:
-        return _search(after, start, -1, (1, MAX_QUERIES), target, level, accountant)
+        return _search(after, start, -1, (1, MAX_PLANNED_QUERIES), target, level, accountant)
     except _TooFar as error:
         if error.met:
             raise PlanError(
-                f"epsilon {target:g} is not reached with {MAX_QUERIES} queries: lower sigma"
+                f"epsilon {target:g} is not reached with {MAX_PLANNED_QUERIES} queries: lower sigma"
             ) from error
         raise PlanError(
             f"a single query costs epsilon {round_up(error.epsilon)} by the {accountant} "
@@ -290,10 +290,10 @@ def solve_queries(plan: Plan, target: float, level: Level, accountant: Accountan
         ) from error
 
 
-def solve_sigma(plan: Plan, target: float, level: Level, accountant: Accountant) -> Solved:
+def solve_sigma(plan: CostPlan, target: float, level: Level, accountant: Accountant) -> Solved:
     """The least sigma, to four digits, whose epsilon is at most `target`; `plan.sigma` is free."""
 
-    def after(number: int) -> Plan:
+    def after(number: int) -> CostPlan:
         return replace(plan, sigma=_sigma(number))
 
     first, last = _place(MIN_SIGMA), _place(plan.largest_sigma)
@@ -323,7 +323,7 @@ class _TooFar(Exception):
 
 
 def _search(
-    after: Callable[[int], Plan],
+    after: Callable[[int], CostPlan],
     start: int,
     safer: int,
     limits: tuple[int, int],

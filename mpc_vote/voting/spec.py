@@ -18,7 +18,7 @@ from mpc_vote.argmax.engine import Engine, session_plan
 from mpc_vote.argmax.registry import ENGINES, EngineKind
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.mpc import ring
-from mpc_vote.mpc.preprocessing import Plan, Run
+from mpc_vote.mpc.preprocessing import PreprocessingPlan, Run
 from mpc_vote.pki.identity import NAME_PATTERN
 from mpc_vote.privacy import noise
 from mpc_vote.privacy.mechanisms import SkellamVote
@@ -197,12 +197,12 @@ class Spec:
         """How an agent's verified ballot is laid out."""
         return self.layouts[self._places[agent]]
 
-    def plan(self) -> Plan:
+    def plan(self) -> PreprocessingPlan:
         """All preprocessing that the round takes."""
         engine = session_plan(self.engine, self.rows, self.row_classes, len(self.parties))
         if not self.message.verified:
             return engine
-        return Plan((Run(tuple(self.summation.plan()), 1), *engine.runs))
+        return PreprocessingPlan((Run(tuple(self.summation.plan()), 1), *engine.runs))
 
     def share_bytes(self, agent: str) -> int:
         """Size of an agent's explicit share."""

@@ -21,7 +21,7 @@ from mpc_vote.cli.account.options import (
 )
 from mpc_vote.cli.common import check_writable, console, dispatch, write_json
 from mpc_vote.voting.costing import (
-    Plan,
+    CostPlan,
     PlanError,
     Solved,
     coalition,
@@ -72,7 +72,7 @@ async def _main(settings: AccountSettings) -> None:
     write_json(settings.json_path, figures.document(plan, found, coalitions, solved))
 
 
-def _solve(plan: Plan, goal: Goal) -> Solved:
+def _solve(plan: CostPlan, goal: Goal) -> Solved:
     solver = solve_sigma if goal.solve is Solve.SIGMA else solve_queries
     try:
         return solver(plan, goal.epsilon, goal.level, goal.accountant)

@@ -8,7 +8,7 @@ from typing import Any
 
 from mpc_vote.privacy.accountant import Epsilons
 from mpc_vote.privacy.mechanisms import Level
-from mpc_vote.voting.costing import Accountant, Coalition, Plan, Solved
+from mpc_vote.voting.costing import Accountant, Coalition, CostPlan, Solved
 
 _NOTHING = {
     "simple": None,
@@ -19,7 +19,7 @@ _NOTHING = {
 
 
 def document(
-    plan: Plan,
+    plan: CostPlan,
     found: Mapping[Level, Epsilons],
     coalitions: Sequence[Coalition],
     solved: Solved | None,

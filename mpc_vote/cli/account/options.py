@@ -14,7 +14,7 @@ from mpc_vote.app.config import ConfigError, LogLevel, Method, Settings
 from mpc_vote.cli.account.plot import FORMATS
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.voting.ballots import KNN_COUNT, KNN_FREQUENCY, MULTI_LABEL, ONE_HOT, BallotKind
-from mpc_vote.voting.costing import MIN_SIGMA, Accountant, Noise, Plan, PlanError, Roster
+from mpc_vote.voting.costing import MIN_SIGMA, Accountant, CostPlan, Noise, PlanError, Roster
 
 N = TypeVar("N", int, float)
 
@@ -132,7 +132,7 @@ def spelled_out(arguments: Sequence[str]) -> list[str]:
     return given
 
 
-def plan_of(settings: AccountSettings) -> Plan:
+def plan_of(settings: AccountSettings) -> CostPlan:
     """The plan as given; what is to be found has a place holder."""
     ballot = _ballot(settings)
     roster = None
@@ -142,7 +142,7 @@ def plan_of(settings: AccountSettings) -> Plan:
             roster = Roster(settings.agents, quorum, settings.collusion)
         elif settings.quorum is not None or settings.collusion:
             raise ConfigError("--agents: is missing: a quorum or a collusion bound needs --agents")
-        return Plan(
+        return CostPlan(
             ballot=ballot,
             noise=settings.noise,
             sigma=_given(settings, Solve.SIGMA, settings.sigma, MIN_SIGMA),

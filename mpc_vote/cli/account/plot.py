@@ -15,7 +15,7 @@ from mpc_vote.cli.account.words import votes
 from mpc_vote.cli.common import check_writable
 from mpc_vote.privacy.accountant import Epsilons
 from mpc_vote.privacy.mechanisms import Level
-from mpc_vote.voting.costing import MAX_QUERIES, Accountant, Plan, losses
+from mpc_vote.voting.costing import MAX_PLANNED_QUERIES, Accountant, CostPlan, losses
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,11 +38,11 @@ def check(path: Path | None) -> None:
     check_writable(path)
 
 
-def draw(plan: Plan, path: Path) -> None:
+def draw(plan: CostPlan, path: Path) -> None:
     """Epsilon against the number of queries, up to twice the plan's."""
     from matplotlib.figure import Figure
 
-    most = min(2 * plan.queries, MAX_QUERIES)
+    most = min(2 * plan.queries, MAX_PLANNED_QUERIES)
     numbers = sorted({math.ceil(most * (step / _POINTS) ** 2) for step in range(1, _POINTS + 1)})
     lines = [losses(replace(plan, queries=number)) for number in numbers]
     figure = Figure(figsize=_INCHES, layout="constrained")

@@ -14,7 +14,7 @@ from mpc_vote.privacy.accountant import Epsilons
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.privacy.rounding import round_up, round_up_places
 from mpc_vote.voting.ballots import KNN_FREQUENCY
-from mpc_vote.voting.costing import Accountant, Coalition, Noise, Plan, Roster, Solved
+from mpc_vote.voting.costing import Accountant, Coalition, CostPlan, Noise, Roster, Solved
 
 _MEANINGS = {
     Accountant.SIMPLE: "Renyi bound, converted as most papers do: valid, loosest",
@@ -40,7 +40,7 @@ def show_solved(out: Console, goal: Goal, solved: Solved) -> None:
     )
 
 
-def show(out: Console, plan: Plan, found: Mapping[Level, Epsilons]) -> None:
+def show(out: Console, plan: CostPlan, found: Mapping[Level, Epsilons]) -> None:
     """The plan and its cost."""
     head = Table(show_header=False, box=None, pad_edge=False)
     head.add_row("votes", votes(plan))
@@ -62,7 +62,7 @@ def show(out: Console, plan: Plan, found: Mapping[Level, Epsilons]) -> None:
         out.print(f"exact at {' and '.join(levels)} level: {told}", markup=False)
 
 
-def _noise(plan: Plan) -> str:
+def _noise(plan: CostPlan) -> str:
     sigma = f"sigma {counted(plan.sigma, 'vote')}"
     if plan.noise is Noise.GAUSSIAN:
         return f"ideal Gaussian, {sigma}, nothing rounded"
@@ -77,7 +77,7 @@ def _agents(roster: Roster) -> str:
     )
 
 
-def _moved(plan: Plan, level: Level) -> str:
+def _moved(plan: CostPlan, level: Level) -> str:
     text = f"{float(plan.moved(level)):.4g}"
     if level is Level.INSTANCE and plan.ballot is KNN_FREQUENCY:
         text += f" (the paper's 2/k: {2 / min(plan.ks):.4g})"
@@ -129,7 +129,7 @@ def show_coalitions(out: Console, roster: Roster, coalitions: Sequence[Coalition
     )
 
 
-def show_assumptions(out: Console, plan: Plan) -> None:
+def show_assumptions(out: Console, plan: CostPlan) -> None:
     """What the numbers rest on."""
     out.print("assumed:")
     for line in (

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from mpc_vote.voting.costing import Plan
+from mpc_vote.voting.costing import CostPlan
 
 
-def votes(plan: Plan) -> str:
+def votes(plan: CostPlan) -> str:
     """What is voted with, and its public numbers."""
     if plan.ks:
         return f"{plan.ballot.about}, k {', '.join(str(k) for k in plan.ks)}"

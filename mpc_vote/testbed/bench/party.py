@@ -35,7 +35,7 @@ from mpc_vote.app.process import CommandError
 from mpc_vote.argmax.engine import Engine, reduced, session_plan
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.mpc.cut_and_choose import Session, choose
-from mpc_vote.mpc.preprocessing import Plan
+from mpc_vote.mpc.preprocessing import PreprocessingPlan
 from mpc_vote.mpc.prg import Words
 from mpc_vote.pki.identity import Credentials, Identity, Role
 from mpc_vote.proto.mpcvote.v1 import party_pb2, party_pb2_grpc
@@ -259,7 +259,7 @@ class _BenchParty:
             self._session = None
 
 
-def _planned(job: Job) -> tuple[Engine, Plan]:
+def _planned(job: Job) -> tuple[Engine, PreprocessingPlan]:
     job.engine.load()
     engine = job.make_engine()
     return engine, session_plan(engine, job.rows, job.classes, len(job.parties))

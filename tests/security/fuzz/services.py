@@ -54,7 +54,7 @@ from mpc_vote.mpc.cut_and_choose import (
     commit,
     stream_keys,
 )
-from mpc_vote.mpc.preprocessing import Plan as Planned
+from mpc_vote.mpc.preprocessing import PreprocessingPlan as Planned
 from mpc_vote.pki.authority import CertificateAuthority
 from mpc_vote.pki.identity import Identity, Role
 from mpc_vote.privacy.ledger import Budget, Ledger

@@ -12,7 +12,7 @@ from mpc_vote.argmax.one_hot import Rotation, RotationPart
 from mpc_vote.argmax.table.level import LevelPart, LevelTables
 from mpc_vote.mpc import cut_and_choose
 from mpc_vote.mpc.cut_and_choose import Grant, Session
-from mpc_vote.mpc.preprocessing import Item, Plan, Run
+from mpc_vote.mpc.preprocessing import Item, PreprocessingPlan, Run
 from mpc_vote.proto.mpcvote.v1 import dealer_pb2
 from mpc_vote.verified.bit_conversion import BitConversion, BitConversionPart
 from mpc_vote.voting import codec
@@ -35,8 +35,8 @@ def _item(described: list[Any]) -> Item[Any]:
     return _KINDS[kind](*fields)
 
 
-def _plan_of(runs: list[Any]) -> Plan:
-    return Plan(tuple(Run(tuple(map(_item, items)), times) for times, *items in runs))
+def _plan_of(runs: list[Any]) -> PreprocessingPlan:
+    return PreprocessingPlan(tuple(Run(tuple(map(_item, items)), times) for times, *items in runs))
 
 
 def _plan(given: Given) -> Given:

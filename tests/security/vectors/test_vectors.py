@@ -32,7 +32,7 @@ from mpc_vote.mpc import channel, cut_and_choose, preprocessing, ring, sharing
 from mpc_vote.mpc.channel import Channel
 from mpc_vote.mpc.cut_and_choose import Drawn, Grant, Session, choose, commit
 from mpc_vote.mpc.in_process import run_committee
-from mpc_vote.mpc.preprocessing import Plan, Run
+from mpc_vote.mpc.preprocessing import PreprocessingPlan, Run
 from mpc_vote.mpc.prg import SeedStream
 from mpc_vote.transport import tensors
 from mpc_vote.verified import encoding
@@ -217,8 +217,8 @@ class TestBeyondTheFiles:
             assert list(opened) == [b"".join(own[copy] for copy in others) for own in seeds]
 
 
-def _plan() -> Plan:
-    return Plan(
+def _plan() -> PreprocessingPlan:
+    return PreprocessingPlan(
         (Run((Triples(TripleKind.PRODUCT, 2), LevelTables(1, 3, 14, 2, False, True)), times=1),)
     )
 

@@ -58,7 +58,7 @@ from mpc_vote.mpc.cut_and_choose import (
     stream_key,
 )
 from mpc_vote.mpc.in_process import run_committee
-from mpc_vote.mpc.preprocessing import Item, Plan, Preprocessing, Run
+from mpc_vote.mpc.preprocessing import Item, Preprocessing, PreprocessingPlan, Run
 from mpc_vote.mpc.prg import SEED_BYTES, Words, new_seed
 from mpc_vote.pki.authority import CertificateAuthority
 from mpc_vote.pki.identity import Credentials, Identity, Role
@@ -85,8 +85,8 @@ SOON = 0.3
 
 SMALL = Triples(TripleKind.PRODUCT, 500)
 LEVEL = LevelTables(vectors=40, group=5, bits=16, label_bits=3, labelled=False, last=True)
-SMALL_PLAN = Plan((Run((SMALL,), 8),))
-MIXED_PLAN = Plan((Run((SMALL, LEVEL), 2), Run((Triples(TripleKind.BIT, 7),), 1)))
+SMALL_PLAN = PreprocessingPlan((Run((SMALL,), 8),))
+MIXED_PLAN = PreprocessingPlan((Run((SMALL, LEVEL), 2), Run((Triples(TripleKind.BIT, 7),), 1)))
 
 
 # What the tests have to do with
@@ -125,7 +125,12 @@ class Dealer:
 
     @contextlib.asynccontextmanager
     async def dealt(
-        self, party: str, session: str, parties: Sequence[str], plan: Plan = SMALL_PLAN, **more: Any
+        self,
+        party: str,
+        session: str,
+        parties: Sequence[str],
+        plan: PreprocessingPlan = SMALL_PLAN,
+        **more: Any,
     ) -> AsyncIterator[Any]:
         """A raw call to the dealer."""
         given = {"copies": COPIES, "seeds": [new_seed() for _ in range(COPIES)], **more}
@@ -172,7 +177,11 @@ class Dealer:
             return b"".join([response.data async for response in call])
 
     async def grants(
-        self, session: str, parties: Sequence[str], plan: Plan = SMALL_PLAN, copies: int = COPIES
+        self,
+        session: str,
+        parties: Sequence[str],
+        plan: PreprocessingPlan = SMALL_PLAN,
+        copies: int = COPIES,
     ) -> list[Grant]:
         """What all parties of a session are granted."""
         asked = Session(session, tuple(parties), plan, copies)
@@ -198,7 +207,7 @@ class Dealer:
         self,
         session: str,
         pool: PreprocessingPool,
-        plan: Plan = SMALL_PLAN,
+        plan: PreprocessingPlan = SMALL_PLAN,
         parties: Sequence[str] = PAIR,
         rank: int = 1,
         timeout: float = SECONDS,
@@ -287,7 +296,7 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def part_bytes(plan: Plan) -> int:
+def part_bytes(plan: PreprocessingPlan) -> int:
     return sum(item.part_bytes for item in plan)
 
 
@@ -413,7 +422,7 @@ async def test_long_plans_count_though_nothing_is_dealt_for_them_yet(
 ) -> None:
     """An item takes more memory than a commitment: sessions of one copy, that a single party opens
     and nobody joins, would else fill gigabytes with plans."""
-    plan = Plan((Run((SMALL,) * 1_000, 1),))
+    plan = PreprocessingPlan((Run((SMALL,) * 1_000, 1),))
     monkeypatch.setattr("aggregator.dealer.servicer.MAX_COMMITMENTS", 20 * plan.items)
     one = {"copies": 1, "seeds": [new_seed()]}
     async with contextlib.AsyncExitStack() as stack:
@@ -435,14 +444,14 @@ async def test_a_party_that_begins_much_ends_its_own_sessions_and_nobody_elses(
     would end the rounds of all."""
     servicer = dealer.servicer
     assert isinstance(servicer, DealerServicer)
-    small = Plan((Run((SMALL,), 1),))
+    small = PreprocessingPlan((Run((SMALL,), 1),))
     monkeypatch.setattr("aggregator.dealer.servicer.MAX_COMMITMENTS", 100 * COPIES)
     if limit == "MAX_SESSIONS":
         monkeypatch.setattr("aggregator.dealer.servicer.MAX_SESSIONS", 3)
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(dealer.waiting("party-0", "honest", PAIR, plan=small))
         if limit == "MAX_COMMITMENTS":
-            huge = Plan((Run((SMALL,), 95),))
+            huge = PreprocessingPlan((Run((SMALL,), 95),))
             error = await error_of(dealer.read("party-9", "huge", ["party-9", "x"], plan=huge))
             assert error.name == "DEAL_ENDED" and "too many" in error.message, error.message
         else:
@@ -476,12 +485,16 @@ async def test_a_session_keeps_its_parties(dealer: Dealer, case: str) -> None:
 
 
 OTHER_PLANS = {
-    "fewer times": Plan((Run(MIXED_PLAN.runs[0].items, 1), MIXED_PLAN.runs[1])),
-    "less": Plan(MIXED_PLAN.runs[:1]),
-    "nothing": Plan(()),
-    "another order": Plan(MIXED_PLAN.runs[::-1]),
-    "another size": Plan((Run((SMALL, LEVEL), 2), Run((Triples(TripleKind.BIT, 8),), 1))),
-    "another kind": Plan((Run((SMALL, LEVEL), 2), Run((Triples(TripleKind.PRODUCT, 7),), 1))),
+    "fewer times": PreprocessingPlan((Run(MIXED_PLAN.runs[0].items, 1), MIXED_PLAN.runs[1])),
+    "less": PreprocessingPlan(MIXED_PLAN.runs[:1]),
+    "nothing": PreprocessingPlan(()),
+    "another order": PreprocessingPlan(MIXED_PLAN.runs[::-1]),
+    "another size": PreprocessingPlan(
+        (Run((SMALL, LEVEL), 2), Run((Triples(TripleKind.BIT, 8),), 1))
+    ),
+    "another kind": PreprocessingPlan(
+        (Run((SMALL, LEVEL), 2), Run((Triples(TripleKind.PRODUCT, 7),), 1))
+    ),
 }
 
 
@@ -622,7 +635,7 @@ async def test_corrections_that_parties_do_not_read_take_bounded_memory(
 ) -> None:
     """Those that are let go are made again, and are the same, when their party goes on."""
     item = Triples(TripleKind.PRODUCT, 1 << 19)
-    plan, sessions, room = Plan((Run((item,), 3),)), 5, 3
+    plan, sessions, room = PreprocessingPlan((Run((item,), 3),)), 5, 3
     correct = Triples.correct
     monkeypatch.setattr(Triples, "correct", lambda *given: Counted(correct(*given)))
     monkeypatch.setattr("aggregator.dealer.servicer.MAX_UNSENT_BYTES", room * item.correction_bytes)
@@ -701,7 +714,7 @@ async def test_what_nobody_waits_for_any_more_is_not_made_in_every_copy(
 
     await until(ended, "the session ends with its calls")
     go_on.set()
-    await dealer.grants("after", PAIR, Plan((Run((LEVEL,), 1),)))
+    await dealer.grants("after", PAIR, PreprocessingPlan((Run((LEVEL,), 1),)))
     assert len(made) == 1 < COPIES
 
 
@@ -803,12 +816,12 @@ LARGEST: dict[str, LevelTables | Triples | Rotation] = {
 
 @pytest.mark.parametrize("case", LARGEST)
 def test_items_at_the_edge_of_what_is_allowed_are_allowed(case: str) -> None:
-    plan = Plan((Run((LARGEST[case],), codec.MAX_TIMES),))
+    plan = PreprocessingPlan((Run((LARGEST[case],), codec.MAX_TIMES),))
     assert codec.from_wire(codec.to_wire(plan)) == plan
 
 
 def test_as_many_items_as_are_allowed_are_allowed() -> None:
-    plan = Plan((Run((SMALL,) * codec.MAX_ITEMS, 1),))
+    plan = PreprocessingPlan((Run((SMALL,) * codec.MAX_ITEMS, 1),))
     assert codec.from_wire(codec.to_wire(plan)) == plan
 
 
@@ -839,7 +852,7 @@ runs = st.builds(
 
 @given(st.lists(runs, max_size=5))
 def test_plans_come_through_the_wire_as_they_are(given_runs: list[Run]) -> None:
-    plan = Plan(tuple(given_runs))
+    plan = PreprocessingPlan(tuple(given_runs))
     sent = [run.SerializeToString() for run in codec.to_wire(plan)]
     assert codec.from_wire(map(dealer_pb2.DealRun.FromString, sent)) == plan
 
@@ -1033,7 +1046,7 @@ async def test_two_rounds_at_once_get_through_a_pool_without_room(dealer: Dealer
 
 async def test_an_item_larger_than_the_pool_still_comes(dealer: Dealer) -> None:
     large = Triples(TripleKind.PRODUCT, 200_000)
-    plan = Plan((Run((SMALL, large, SMALL), 1),))
+    plan = PreprocessingPlan((Run((SMALL, large, SMALL), 1),))
     pool = WatchedPool(2 * SMALL.part_bytes)
     async with dealer.preprocessing("session", pool, plan) as preprocessing:
         for item in plan:

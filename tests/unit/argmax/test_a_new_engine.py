@@ -27,7 +27,7 @@ from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.mpc import cut_and_choose
 from mpc_vote.mpc.channel import Channel
 from mpc_vote.mpc.in_process import LocalPreprocessing, run_committee
-from mpc_vote.mpc.preprocessing import Item, Plan, Preprocessing, Run, require
+from mpc_vote.mpc.preprocessing import Item, Preprocessing, PreprocessingPlan, Run, require
 from mpc_vote.mpc.prg import Words, new_seed
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2, dealer_pb2
 from mpc_vote.simulation.vote import simulated_spec, vote
@@ -197,7 +197,7 @@ def test_a_spec_of_an_unknown_engine_is_refused() -> None:
 
 def test_its_items_are_dealt_and_committed_to(bundled: Bundled) -> None:
     """As a dealer does, from the seeds of all parties."""
-    plan = Plan((Run((Bundle(8, 3, 14),), 2),))
+    plan = PreprocessingPlan((Run((Bundle(8, 3, 14),), 2),))
     keys = [[new_seed() for _ in range(3)] for _ in range(2)]
     digests = [cut_and_choose.commit(item, keys, index) for index, item in enumerate(plan)]
     assert len(digests) == 2 and digests[0] != digests[1]
@@ -256,7 +256,7 @@ def _add_message(file: descriptor_pb2.FileDescriptorProto) -> None:
 
 def test_its_plans_come_through_the_wire(bundled: Bundled, with_its_message: Any) -> None:
     items = (Bundle(16, CLASSES, 14), LevelTables(8, 4, 16, 2, False, True))
-    plan = Plan((*made(bundled).plan().runs, Run(items, 3)))
+    plan = PreprocessingPlan((*made(bundled).plan().runs, Run(items, 3)))
     sent = [run.SerializeToString() for run in codec.to_wire(plan)]
     assert codec.from_wire(map(with_its_message.FromString, sent)) == plan
 
@@ -265,14 +265,14 @@ def test_its_plans_come_through_the_wire(bundled: Bundled, with_its_message: Any
 def test_a_dealer_refuses_what_it_could_not_make(
     bundled: Bundled, with_its_message: Any, wrong: tuple[int, int, int]
 ) -> None:
-    runs = codec.to_wire(Plan((Run((Bundle(*wrong),), 1),)))
+    runs = codec.to_wire(PreprocessingPlan((Run((Bundle(*wrong),), 1),)))
     with pytest.raises(VoteError) as caught:
         codec.from_wire(runs)
     assert caught.value.kind is ErrorKind.DEAL_INVALID
 
 
 def test_a_dealer_without_the_engine_refuses_its_items(with_its_message: Any) -> None:
-    runs = codec.to_wire(Plan((Run((Bundle(8, 3, 14),), 1),)))
+    runs = codec.to_wire(PreprocessingPlan((Run((Bundle(8, 3, 14),), 1),)))
     with pytest.raises(VoteError) as caught:
         codec.from_wire(runs)
     assert caught.value.kind is ErrorKind.DEAL_INVALID

@@ -39,7 +39,7 @@ from mpc_vote.mpc.cut_and_choose import (
     stream_keys,
 )
 from mpc_vote.mpc.in_process import run_committee
-from mpc_vote.mpc.preprocessing import Plan, Preprocessing, Run
+from mpc_vote.mpc.preprocessing import Preprocessing, PreprocessingPlan, Run
 from mpc_vote.mpc.prg import new_seed
 from mpc_vote.verified.bit_conversion import BitConversion
 
@@ -48,7 +48,7 @@ ITEMS = (
     LevelTables(vectors=2, group=3, bits=16, label_bits=2, labelled=False, last=True),
     BitConversion(pointers=2, pointer_bits=2, flags=3, ring_bits=16),
 )
-PLAN = Plan((Run(ITEMS, 1),))
+PLAN = PreprocessingPlan((Run(ITEMS, 1),))
 PARTIES, COPIES = 3, 4
 
 Seeds = list[tuple[bytes, ...]]
@@ -175,7 +175,9 @@ def test_any_other_session_has_other_streams_from_the_same_seeds() -> None:
     others = [
         Dealing.honest(replace(session, id="another"), seeds),
         Dealing.honest(replace(session, parties=names), seeds),
-        Dealing.honest(replace(session, plan=Plan((Run(ITEMS, 1), Run(ITEMS[:1], 1)))), seeds),
+        Dealing.honest(
+            replace(session, plan=PreprocessingPlan((Run(ITEMS, 1), Run(ITEMS[:1], 1)))), seeds
+        ),
         Dealing.honest(session, other_seed),
     ]
     sets = [{key for copy in one.keys for key in copy} for one in (Dealing.honest(session, seeds),)]

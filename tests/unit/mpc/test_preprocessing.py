@@ -12,7 +12,7 @@ from scipy import stats
 
 from mpc_vote.argmax.crypten.triples import TripleKind, TriplePart, Triples
 from mpc_vote.mpc.in_process import LocalPreprocessing
-from mpc_vote.mpc.preprocessing import Plan, Run
+from mpc_vote.mpc.preprocessing import PreprocessingPlan, Run
 from mpc_vote.mpc.prg import new_seed
 
 every_kind = pytest.mark.parametrize("kind", TripleKind, ids=lambda kind: kind.name)
@@ -156,6 +156,6 @@ def test_a_correction_of_another_size_is_refused(kind: TripleKind, excess: int) 
 
 def test_a_plan_is_its_runs_one_after_the_other() -> None:
     one, two, three = (Triples(TripleKind.BIT, count) for count in (1, 2, 3))
-    plan = Plan((Run((one, two), 2), Run((three,), 1), Run((one,), 0)))
+    plan = PreprocessingPlan((Run((one, two), 2), Run((three,), 1), Run((one,), 0)))
     assert list(plan) == [one, two, one, two, three]
     assert list(plan) == list(plan)

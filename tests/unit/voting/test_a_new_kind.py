@@ -152,7 +152,7 @@ def test_it_is_charged(approval: Approval, tmp_path: Path) -> None:
     assert spec.mechanism.sensitivity(Level.INSTANCE) == Sensitivity.of_cells(2 * TAU, 16)
     assert spec.mechanism.sensitivity(Level.AGENT) == expected.agent
     assert spec.mechanism.variance == pytest.approx(variance)
-    plan = costing.Plan(approval, Noise.SKELLAM, 9.0, QUERIES, 1e-3, tau=TAU)
+    plan = costing.CostPlan(approval, Noise.SKELLAM, 9.0, QUERIES, 1e-3, tau=TAU)
     assert plan.mechanism.sensitivity(Level.INSTANCE) == expected.instance
     settings = load(AgentSettings, AGENT)
     with Ledger(tmp_path / "ledger.db", None) as ledger:
@@ -164,7 +164,7 @@ def test_it_is_charged(approval: Approval, tmp_path: Path) -> None:
 
 def test_a_plan_needs_tau(approval: Approval) -> None:
     with pytest.raises(costing.PlanError, match="approval ballots need tau"):
-        costing.Plan(approval, Noise.SKELLAM, 9.0, QUERIES, 1e-3)
+        costing.CostPlan(approval, Noise.SKELLAM, 9.0, QUERIES, 1e-3)
 
 
 LABEL = ["--certs=c", "--queries=q", "--out=o", "--classes=3"]

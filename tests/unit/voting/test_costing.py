@@ -22,11 +22,11 @@ from mpc_vote.voting.ballots import (
     BallotKind,
 )
 from mpc_vote.voting.costing import (
-    MAX_QUERIES,
+    MAX_PLANNED_QUERIES,
     MIN_SIGMA,
     Accountant,
+    CostPlan,
     Noise,
-    Plan,
     PlanError,
     Roster,
     Solved,
@@ -50,11 +50,11 @@ def gaussian(
     ks: tuple[int, ...] = (),
     tau: int | None = None,
     roster: Roster | None = None,
-) -> Plan:
-    return Plan(ballot, Noise.GAUSSIAN, sigma, queries, delta, ks, tau, roster)
+) -> CostPlan:
+    return CostPlan(ballot, Noise.GAUSSIAN, sigma, queries, delta, ks, tau, roster)
 
 
-def skellam(plan: Plan) -> Plan:
+def skellam(plan: CostPlan) -> CostPlan:
     return replace(plan, noise=Noise.SKELLAM)
 
 
@@ -72,7 +72,7 @@ def test_a_skellam_plan_is_accounted_as_the_service_charges_it(ballot: BallotKin
         collusion=1,
         tau=tau or 0,
     )
-    plan = Plan(ballot, Noise.SKELLAM, 7.3, 60, 1e-3, ks, tau, Roster(3, 3, 1))
+    plan = CostPlan(ballot, Noise.SKELLAM, 7.3, 60, 1e-3, ks, tau, Roster(3, 3, 1))
     assert plan.mechanism == Spec(b"", message).mechanism
 
 
@@ -87,7 +87,7 @@ def test_a_skellam_plan_is_accounted_as_the_service_charges_it(ballot: BallotKin
     ],
 )
 def test_ideal_votes_move_by_what_is_proved(
-    plan: Plan, agent: int | Fraction, instance: int | Fraction
+    plan: CostPlan, agent: int | Fraction, instance: int | Fraction
 ) -> None:
     assert plan.moved(Level.AGENT) == agent
     assert plan.moved(Level.INSTANCE) == instance
@@ -186,7 +186,7 @@ def test_solving_recovers_the_known_vector() -> None:
 def test_every_answer_meets_its_target_and_the_next_does_not(
     noise: Noise, target: float, queries: int, sigma: float, level: Level, accountant: Accountant
 ) -> None:
-    plan = Plan(ONE_HOT, noise, sigma, queries, 1e-5)
+    plan = CostPlan(ONE_HOT, noise, sigma, queries, 1e-5)
     check(solve_sigma(plan, target, level, accountant), target, level, accountant)
     try:
         most = solve_queries(plan, target, level, accountant)
@@ -199,7 +199,7 @@ def test_every_answer_meets_its_target_and_the_next_does_not(
 def test_what_has_no_answer_says_why() -> None:
     with pytest.raises(PlanError, match=r"a single query costs epsilon .* raise sigma"):
         solve_queries(gaussian(sigma=MIN_SIGMA), 1.0, Level.AGENT, Accountant.TIGHT)
-    with pytest.raises(PlanError, match=f"not reached with {MAX_QUERIES} queries"):
+    with pytest.raises(PlanError, match=f"not reached with {MAX_PLANNED_QUERIES} queries"):
         solve_queries(gaussian(sigma=1e9), 1.0, Level.AGENT, Accountant.TIGHT)
     with pytest.raises(PlanError, match="met with any noise"):
         solve_sigma(gaussian(queries=1), 1e6, Level.AGENT, Accountant.TIGHT)
@@ -211,15 +211,15 @@ def test_what_has_no_answer_says_why() -> None:
 
 
 def test_no_time_is_lost_on_plans_that_protect_nothing() -> None:
-    for level, found in losses(skellam(gaussian(queries=MAX_QUERIES))).items():
+    for level, found in losses(skellam(gaussian(queries=MAX_PLANNED_QUERIES))).items():
         assert found.exact is None
         assert found.tight > 10_000
         assert "nothing is protected" in found.how
-        assert losses(gaussian(queries=MAX_QUERIES))[level].exact
+        assert losses(gaussian(queries=MAX_PLANNED_QUERIES))[level].exact
 
 
 def test_noise_that_no_agent_can_draw_is_objected_to() -> None:
-    few = Plan(FREQUENCY, Noise.SKELLAM, 35, 657, 1e-4, (65,), None, Roster(5, 5))
+    few = CostPlan(FREQUENCY, Noise.SKELLAM, 35, 657, 1e-4, (65,), None, Roster(5, 5))
     assert "at most 20000 can be drawn" in few.objections[0]
     assert not replace(few, roster=Roster(50, 50)).objections
     assert not replace(few, noise=Noise.GAUSSIAN).objections

@@ -90,10 +90,11 @@ check: setup
 	echo "==> known vulnerabilities"
 	$(BIN)/python tools/audit.py $(LOCKS) torch.lock
 
-# A warning ends the build: a link or an anchor that leads nowhere, a name that is not there.
+# A warning ends the build: a link or an anchor that leads nowhere, a name that is not there. Nothing is
+# kept from the build before, whose warnings would not come again.
 docs: setup
 	@echo "==> documentation"
-	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q -d build/doctrees docs build/site
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -E -a -W --keep-going -q -d build/doctrees docs build/site
 	echo "    build/site/index.html"
 
 # Versions stay: to change one, change it in the lock first. Not after setup, which would refuse it.

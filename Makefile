@@ -1,6 +1,6 @@
 # mpc-vote: everything starts from here.
 #   make demo     set up, then run the demonstration   (options: make demo ARGS="--help")
-#   make test     set up, then lint, types, layers, stubs, tests  (options: make test ARGS="-k ring")
+#   make test     set up, then lint, types, layers, stubs, links, tests  (options: make test ARGS="-k ring")
 #   make help     the rest
 
 SHELL := /bin/bash
@@ -33,7 +33,7 @@ LOCK_READY := $(VENV)/.ready-packages
 TORCH_READY := $(VENV)/.ready-torch
 PROJECT_READY := $(VENV)/.ready-project
 
-.PHONY: help setup demo test test-all test-containers test-package check lock sbom protos clean
+.PHONY: help setup demo test test-all test-containers test-package check docs lock sbom protos clean
 
 help:
 	@echo "make setup    build $(VENV) with the pinned packages (done once, redone when they change)"
@@ -41,7 +41,8 @@ help:
 	@echo "make test     make check, then the tests but the long ones; pytest's options go in ARGS=\"...\""
 	@echo "make test-all make check, all tests, and the wheel's; only containers are left out"
 	@echo "make test-containers  the federation in containers, on a real Docker engine"
-	@echo "make check    lint, format, types, layers, fresh stubs, known vulnerabilities of what is pinned"
+	@echo "make check    lint, format, types, layers, fresh stubs, links, known vulnerabilities"
+	@echo "make docs     build the documentation, with the API reference, into build/site"
 	@echo "make test-package  build the wheel and install it from pip's index, with and without extras"
 	@echo "make lock     fetch anew the hashes of the versions in $(LOCKS)"
 	@echo "make sbom     print the bill of materials of the image mpc-vote:local"
@@ -83,8 +84,18 @@ check: setup
 	$(BIN)/lint-imports --no-logo
 	echo "==> generated stubs"
 	$(BIN)/python protos/generate.py --check
+	echo "==> links"
+	$(BIN)/python -m pytest -q tests/unit/project/test_links.py
+	$(MAKE) --no-print-directory docs
 	echo "==> known vulnerabilities"
 	$(BIN)/python tools/audit.py $(LOCKS) torch.lock
+
+# A warning ends the build: a link or an anchor that leads nowhere, a name that is not there. Nothing is
+# kept from the build before, whose warnings would not come again.
+docs: setup
+	@echo "==> documentation"
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -E -a -W --keep-going -q -d build/doctrees docs build/site
+	echo "    build/site/index.html"
 
 # Versions stay: to change one, change it in the lock first. Not after setup, which would refuse it.
 lock: $(VENV_READY)

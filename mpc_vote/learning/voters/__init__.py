@@ -60,7 +60,9 @@ class VoterOptions:
 class VoterFactory(Protocol):
     """Makes a voter of an agent's data; a `ValueError` says why it can't."""
 
-    def __call__(self, data: Dataset, options: VoterOptions) -> Voter: ...
+    def __call__(self, data: Dataset, options: VoterOptions) -> Voter:
+        """A voter for this agent."""
+        ...
 
 
 def check_voter(name: str) -> str:

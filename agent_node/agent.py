@@ -22,6 +22,7 @@ import grpc
 
 from agent_node.batch import Batch
 from agent_node.policy import Policy
+from agent_node.voting import cast_ballot
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.learning.voters import Voter
 from mpc_vote.mpc.sharing import Share
@@ -54,10 +55,12 @@ class Agent:
         coordinator: rpc.Channel,
         parties: Mapping[str, grpc.aio.Channel],
         scratch: Path,
+        voter_name: str = "",
     ) -> None:
         self._name = name
         self._policy = policy
         self._voter = voter
+        self._voter_name = voter_name or type(voter).__name__
         self._capabilities = capabilities
         self._line = coordinator
         self._coordinator = agent_pb2_grpc.AgentServiceStub(coordinator)
@@ -299,8 +302,8 @@ class Agent:
         if spec.seconds_left() <= 0:
             raise _over(spec, "its deadline passed before this agent could vote")
         self._policy.charge(spec)
-        votes = self._voter.vote(queries, spec.ballot)
-        return self._share(spec, spec.encode(self._name, votes))
+        ballot = cast_ballot(self._voter, self._voter_name, self._name, spec, queries)
+        return self._share(spec, ballot)
 
     def _share(self, spec: Spec, ballot: IntArray) -> list[Share]:
         """Noise and shares."""

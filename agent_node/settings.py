@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, Field
 
 from mpc_vote.app.config import Address, Ballot, Delta, Name, Parties, Positive, RoleSettings
+from mpc_vote.data.readers import check_reader
 from mpc_vote.learning.voters import check_voter
 
 
@@ -27,6 +28,11 @@ class AgentSettings(RoleSettings):
     command: ClassVar[str] = "agent"
 
     data: Path = Field(description="npz file with private points x and labels y, or demo")
+    reader: Annotated[str, AfterValidator(check_reader)] | None = Field(
+        None,
+        description="how to read --data: npz, or module:function of your own; by the file's ending "
+        "if left out",
+    )
     data_dir: Path = Field(description="folder for this agent's own privacy ledger")
     coordinator: Address = Field(description="host:port or unix:/path of the coordinator")
     coordinator_name: Name = Field(

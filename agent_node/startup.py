@@ -52,7 +52,14 @@ async def open_agent(
         party_channel = rpc.dial(credentials, address, Identity(Role.PARTY, party))
         parties[party] = await stack.enter_async_context(party_channel)
     return kind(
-        name, Policy(name, settings, ledger), voter, capabilities, channel, parties, data_dir
+        name,
+        Policy(name, settings, ledger),
+        voter,
+        capabilities,
+        channel,
+        parties,
+        data_dir,
+        settings.voter,
     )
 
 

@@ -272,6 +272,10 @@ class ErrorKind(enum.Enum):
         "{what} did not finish within {seconds:g} s. Ask again, or allow more time.",
     )
     ROUND_FAILED = (grpc.StatusCode.ABORTED, "Round {round} failed: {why} Ask for a new round.")
+    VOTER_FAILED = (
+        _STATE,
+        "The agent's voter {voter} can't vote on these queries: {why}. Its log says more.",
+    )
     POLICY_REFUSED = (_STATE, "The agent's policy refuses the round: {why}.")
     BUDGET_EXHAUSTED = (
         _QUOTA,
@@ -305,6 +309,10 @@ class ErrorKind(enum.Enum):
         _STATE,
         "The coordinator has no {package}, so it trains and uses no models. Train on the labels "
         "where you are, or have its operator install mpc-vote[learning].",
+    )
+    STUDENT_FAILED = (
+        _STATE,
+        "The coordinator's student {student} can't do this: {why}. Its log says more.",
     )
     FEATURES_UNFIT = (_BAD, "The feature map does not suit the points: {why}. Name another.")
     MULTI_LABEL_MODEL = (_BAD, "A model can't be trained on multi-label rounds.")

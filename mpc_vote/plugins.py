@@ -46,3 +46,5 @@ def _imported(where: str, name: str) -> Any:
         return getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise PluginError(f"{name!r} can't be loaded: {error}") from error
+    except Exception as error:  # of the module's own code
+        raise PluginError(f"{name!r} can't be loaded: {type(error).__name__}: {error}") from error

@@ -19,9 +19,11 @@ from aggregator.serving import dial_parties, serve
 from mpc_vote.app import folder, process
 from mpc_vote.app.config import ConfigError
 from mpc_vote.app.process import CommandError
+from mpc_vote.learning import students
 from mpc_vote.pki import pem
 from mpc_vote.pki.authority import AgentAuthority
 from mpc_vote.pki.identity import Credentials, Role
+from mpc_vote.plugins import PluginError
 from mpc_vote.privacy.ledger import Budget, Ledger
 from mpc_vote.proto.mpcvote.v1 import (
     agent_pb2_grpc,
@@ -42,6 +44,7 @@ def command(arguments: Sequence[str]) -> int:
 async def serve_coordinator(settings: CoordinatorSettings) -> None:
     """Runs a coordinator until it is told to stop."""
     credentials = Credentials.load(settings.certs, Role.COORDINATOR)
+    _check_student(settings.student)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(folder.held(settings.data_dir))
         parties = await dial_parties(stack, credentials, settings.parties)
@@ -75,7 +78,7 @@ async def serve_coordinator(settings: CoordinatorSettings) -> None:
             archive, ledger, attendance, runner, parties, defaults, settings.max_open_rounds
         )
         stack.push_async_callback(labels.stop)
-        models = ModelServicer(archive, settings.delta)
+        models = ModelServicer(archive, settings.delta, settings.student)
         authority = _agent_authority(settings, credentials)
         renewal = RenewalServicer(authority, settings.revoked_agents)
 
@@ -108,6 +111,15 @@ async def serve_coordinator(settings: CoordinatorSettings) -> None:
             stack.enter_context(contextlib.closing(tokens))
             servers.append(_enrolment(settings.enrol_listen, credentials, tokens, authority))
         await serve(credentials, servers, close)
+
+
+def _check_student(name: str) -> None:
+    """Finds out now that a plug-in can't be loaded; what we bring is loaded when it is needed."""
+    if name not in students.OWN:
+        try:
+            students.find_student(name)
+        except PluginError as error:
+            raise ConfigError(f"--student: {error}") from error
 
 
 def _agent_authority(

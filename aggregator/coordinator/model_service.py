@@ -6,15 +6,17 @@ Post-processing: whatever is done with released labels costs no more privacy tha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import importlib.util
+import logging
 import math
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +25,9 @@ from aggregator.coordinator.archive import COMPLETE, Archive, RoundRecord
 from aggregator.coordinator.requests import Intake, check_rows, hung_up, in_time
 from aggregator.coordinator.turns import Turns
 from mpc_vote.errors import ErrorKind, VoteError
+from mpc_vote.learning import students
 from mpc_vote.learning.features.maps import FEATURE_MAPS
+from mpc_vote.learning.students.classifier import Classifier
 from mpc_vote.pki.identity import Role
 from mpc_vote.privacy import accountant
 from mpc_vote.privacy.mechanisms import Level
@@ -32,11 +36,12 @@ from mpc_vote.transport import rpc, tensors
 from mpc_vote.voting.limits import MAX_QUERY_BYTES
 from mpc_vote.voting.spec import Spec
 
-if TYPE_CHECKING:
-    from mpc_vote.learning.students.supervised import Student
+log = logging.getLogger(__name__)
 
+# What our own students take.
 _PACKAGES = ("torch", "safetensors")
-_STEPS = 1000
+# Points that a new model is tried on.
+_TRIED = 100
 # Labels times points: propagation holds such a matrix several times over, some 500 MiB in all.
 _MAX_CELLS = 1 << 24
 # Of the queries to learn from, as float32; a client may have rounds without end.
@@ -48,13 +53,14 @@ _MAX_ROUNDS = 10_000
 class ModelServicer(model_pb2_grpc.ModelServiceServicer):
     """Trains one model at a time; serves any version."""
 
-    def __init__(self, archive: Archive, delta: float) -> None:
+    def __init__(self, archive: Archive, delta: float, student: str = students.DEFAULT) -> None:
         self._archive = archive
         self._delta = delta
+        self._student = student
         # One client that uploads without end must not keep the others from training.
         self._places = AdmissionControl(1, refusal=ErrorKind.TRAINING_BUSY)
         self._turns = Turns()
-        self._loaded: tuple[Path, Student] | None = None
+        self._loaded: tuple[Path, Classifier] | None = None
 
     async def health(self) -> Mapping[str, bool]:
         """Models depend on nobody."""
@@ -64,7 +70,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
     async def Train(
         self, request_iterator: Any, context: Any
     ) -> AsyncIterator[model_pb2.TrainResponse]:
-        _check_installed()
+        _check_installed(self._student)
         client = rpc.caller().name
         messages = aiter(request_iterator)
         async with in_time():
@@ -130,7 +136,6 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
     async def Predict(
         self, request: model_pb2.PredictRequest, context: Any
     ) -> model_pb2.PredictResponse:
-        _check_installed()
         client = rpc.caller().name
         return await self._turns.do(client, self._predict, client, request)
 
@@ -172,48 +177,39 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         on_progress: Any,
     ) -> model_pb2.Model:
         """In a thread: a new version from the labels of these rounds, and points without."""
-        from mpc_vote.learning.students.semi_supervised import (
-            SemiSupervisedRecipe,
-            train_semi_supervised,
-        )
-        from mpc_vote.learning.students.supervised import train_student
-
         parts = [self._archive.queries(r.round_id) for r in rounds]
-        if unlabelled is not None:
-            parts.append(unlabelled)
         x = np.concatenate(parts).astype(np.float32, copy=False)
+        some = x[:_TRIED].copy()
         y = self._archive.labels(rounds).astype(np.int64)
         spec = rounds[-1].spec
-        if unlabelled is None:
-            student = train_student(x, y, spec.classes, request.seed, on_progress=on_progress)
-        else:
-            student = train_semi_supervised(
-                x,
-                np.arange(y.size),
-                y,
-                spec.classes,
-                request.seed,
-                SemiSupervisedRecipe(steps=_STEPS),
-                features=FEATURE_MAPS[request.features](x) if request.features else None,
-                on_progress=on_progress,
-            )
+        options = students.StudentOptions(spec.classes, request.seed, request.features, on_progress)
+        with _told_to_clients(self._student):
+            factory = students.find_student(self._student)
+            trained = students.check_model(factory.train(x, y, unlabelled, options), spec.classes)
+            metrics = {str(name): float(value) for name, value in trained.metrics.items()}
         spent = [Spec.parse(r.spec.SerializeToString()).mechanism for r in rounds]
         scratch = self._archive.scratch_model_path(secrets.token_hex(8))
         model = model_pb2.Model(
             round_ids=[r.round_id for r in rounds],
             labels=y.size,
-            unlabelled=len(x) - y.size,
+            unlabelled=0 if unlabelled is None else len(unlabelled),
             classes=spec.classes,
             query_dtype=spec.query_dtype,
             query_shape=spec.query_shape,
             epsilon_agent=accountant.epsilon(spent, Level.AGENT, self._delta),
             epsilon_instance=accountant.epsilon(spent, Level.INSTANCE, self._delta),
             delta=self._delta,
-            metrics=student.metrics,
+            metrics=metrics,
             trained_unix_ms=int(time.time() * 1000),
+            student=self._student,
         )
         try:
-            student.save(scratch, _provenance(model))
+            with _told_to_clients(self._student):
+                trained.save(scratch, _provenance(model))
+                if not scratch.is_file():
+                    raise ValueError("save() wrote no file at the path that it was given")
+                # What is served is what was loaded: it has a version once it is known to work.
+                students.predict(factory.load(scratch), some, spec.classes)
             model.sha256 = hashlib.sha256(scratch.read_bytes()).digest()
             return self._archive.add_model(client, model, scratch)
         finally:
@@ -221,9 +217,9 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
 
     def _predict(self, client: str, request: model_pb2.PredictRequest) -> model_pb2.PredictResponse:
         """In a thread: what a model says of some inputs."""
-        from mpc_vote.learning.students.supervised import Student
-
         model = self._model(client, request.version)
+        student = model.student or students.DEFAULT
+        _check_installed(student)
         inputs = tensors.from_tensor(request.inputs, "inputs")
         check_rows(inputs, tensors.dtype_of(model.query_dtype), model.query_shape, "inputs")
         if len(inputs) == 0:
@@ -231,9 +227,10 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         tensors.check_finite(inputs, "inputs")
         path = self._archive.model_path(client, model.version)
         loaded = self._loaded
-        if loaded is None or loaded[0] != path:
-            loaded = self._loaded = (path, Student.load(path))
-        labels = loaded[1].predict(inputs.astype(np.float32))
+        with _told_to_clients(student):
+            if loaded is None or loaded[0] != path:
+                loaded = self._loaded = (path, students.find_student(student).load(path))
+            labels = students.predict(loaded[1], inputs.astype(np.float32), model.classes)
         return model_pb2.PredictResponse(version=model.version, labels=labels)
 
     def _model(self, client: str, version: int) -> model_pb2.Model:
@@ -249,9 +246,20 @@ def _kind(record: RoundRecord) -> tuple[Any, ...]:
     return spec.classes, spec.query_dtype, tuple(spec.query_shape), record.attributes
 
 
-def _check_installed() -> None:
+@contextlib.contextmanager
+def _told_to_clients(student: str) -> Iterator[None]:
+    """Whatever a student's code ends with, the client hears of it and the coordinator goes on."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        log.exception("student %s failed", student)
+        why = str(error) if isinstance(error, ValueError) else type(error).__name__
+        raise VoteError(ErrorKind.STUDENT_FAILED, student=student, why=why) from error
+
+
+def _check_installed(student: str) -> None:
     """Refuses what takes learning, if this coordinator was installed without."""
-    for package in _PACKAGES:
+    for package in _PACKAGES if student in students.OWN else ():
         if importlib.util.find_spec(package) is None:
             raise VoteError(ErrorKind.LEARNING_MISSING, package=package)
 

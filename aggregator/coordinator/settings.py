@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field
 
 from mpc_vote.app.config import Address, Delta, Engine, Name, Parties, Positive, RoleSettings
 from mpc_vote.argmax.registry import TABLE
+from mpc_vote.learning import students
 from mpc_vote.privacy.ledger import LEDGER_ID
 from mpc_vote.voting.limits import MAX_K, MAX_ROUNDS_AT_ONCE
 
@@ -63,6 +64,11 @@ class CoordinatorSettings(RoleSettings):
     min_k: int = Field(1, ge=1, description="agents that count fewer neighbours are on no roster")
     max_k: int = Field(
         1_000, ge=1, le=MAX_K, description="agents that count more neighbours are on no roster"
+    )
+    student: Annotated[str, AfterValidator(students.check_student)] = Field(
+        students.DEFAULT,
+        description="how the global model learns: semi_supervised; supervised: from labelled "
+        "points alone; or module:name of your own",
     )
     answer_seconds: int = Field(60, ge=1, le=3_000, description="time that agents have to answer")
     aggregate_seconds: Positive = Field(300.0, description="time that the committee has to count")

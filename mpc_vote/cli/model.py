@@ -88,6 +88,7 @@ def figures(model: model_pb2.Model) -> dict[str, Any]:
         "labels": model.labels,
         "unlabelled": model.unlabelled,
         "classes": model.classes,
+        "student": model.student,
         "epsilon_agent": model.epsilon_agent,
         "epsilon_instance": model.epsilon_instance,
         "delta": model.delta,

@@ -33,10 +33,10 @@ from mpc_vote.learning.voters.domain_adaptation import (
     smooth,
 )
 from mpc_vote.simulation.experiment import Bench
-from mpc_vote.simulation.inputs import View
+from mpc_vote.simulation.feature_pipeline import FeaturePipeline
 from mpc_vote.simulation.store import fingerprint, plain
 
-STROKES = View("strokes")
+STROKES = FeaturePipeline("strokes")
 VOTING = Recipe(steps=200, batch=32, rate=5e-3, decay=0.1)
 ADAPTING = Recipe(steps=300, batch=32, rate=4e-3, decay=0.02, public_batch=32)
 
@@ -73,13 +73,13 @@ def cast(bench: Bench, partition: Partition, agents: Agents, seed: int) -> Label
 class Always:
     """Agents that vote on whatever they are asked: the paper's way."""
 
-    view: View = STROKES
+    features: FeaturePipeline = STROKES
     recipe: Recipe = VOTING
 
     sees_public = False
 
     def votes(self, bench: Bench, partition: Partition, seed: int) -> LabelArray:
-        see = self.view.of(partition.public.x)
+        see = self.features.of(partition.public.x)
         queries, data = see(partition.public.x), _seen(bench, partition.private, see)
         architecture = Architecture.for_shape(tuple(queries.shape[1:]), partition.public.classes)
         chunks = train_agents(
@@ -98,12 +98,12 @@ class Always:
 class Abstaining:
     """Agents that cast an empty ballot where a query is unlike their data."""
 
-    view: View = STROKES
+    features: FeaturePipeline = STROKES
 
     sees_public = True
 
     def votes(self, bench: Bench, partition: Partition, seed: int) -> LabelArray:
-        see = self.view.of(partition.public.x)
+        see = self.features.of(partition.public.x)
         queries, data = see(partition.public.x), _seen(bench, partition.private, see)
         chunks = train_abstaining(
             data,
@@ -125,7 +125,7 @@ class Adapted:
     public points close to each other. An agent with fewer than `least` images adds warped copies.
     """
 
-    view: View = STROKES
+    features: FeaturePipeline = STROKES
     strength: float = 0.3
     conditional: bool = True
     even: bool = True
@@ -136,7 +136,7 @@ class Adapted:
     sees_public = True
 
     def votes(self, bench: Bench, partition: Partition, seed: int) -> LabelArray:
-        see = self.view.of(partition.public.x)
+        see = self.features.of(partition.public.x)
         features = see(partition.public.x)
         queries = Statistics.of(features).apply(features)
         parts = [self._enough(part, seed, agent) for agent, part in enumerate(partition.private)]

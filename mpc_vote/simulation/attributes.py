@@ -10,7 +10,7 @@ from mpc_vote.data.partition import Partition
 from mpc_vote.learning.nets.ridge import Ridge
 from mpc_vote.learning.query_selection import selector
 from mpc_vote.simulation.experiment import Bench, Outcome
-from mpc_vote.simulation.inputs import View
+from mpc_vote.simulation.feature_pipeline import FeaturePipeline
 from mpc_vote.simulation.vote import simulated_spec, upload_bytes, vote
 from mpc_vote.voting.ballots import MULTI_LABEL, IntArray
 
@@ -18,12 +18,12 @@ from mpc_vote.voting.ballots import MULTI_LABEL, IntArray
 @dataclass(frozen=True)
 class AttributesConfig:
     """How many points are asked about, with how much noise; an agent names at most `tau`
-    attributes of each. Models are linear on what the view gives, with these decays."""
+    attributes of each. Models are linear on `features`, with these decays."""
 
     queries: int
     sigma: float
     tau: int
-    view: View
+    features: FeaturePipeline
     agent_decay: float
     student_decay: float
     selection: str = "clusters"
@@ -33,7 +33,7 @@ def ae_attributes(
     bench: Bench, partition: Partition, config: AttributesConfig, seed: int
 ) -> Outcome:
     """Accuracy is the mean over attributes, as in the paper."""
-    seen = config.view.partition(partition)
+    seen = config.features.partition(partition)
     public, test = seen.public, seen.test
     asked = selector(config.selection)(public.x, config.queries, seed)
     roster = {f"agent-{number}": 0 for number in range(len(seen.private))}

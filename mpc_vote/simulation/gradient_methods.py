@@ -26,7 +26,7 @@ from mpc_vote.learning.nets.stacked_training import Batch, Loss, classify
 from mpc_vote.learning.voters.domain_adaptation import AdversarialNetwork, adversarial
 from mpc_vote.privacy.mechanisms import Mechanism
 from mpc_vote.simulation.experiment import Bench, Outcome
-from mpc_vote.simulation.inputs import View
+from mpc_vote.simulation.feature_pipeline import FeaturePipeline
 
 _SMOOTHING = 0.05
 _FLOAT_BYTES = 4
@@ -34,7 +34,7 @@ _FLOAT_BYTES = 4
 
 @dataclass(frozen=True)
 class Linear:
-    """One affine map of what the view gives."""
+    """One affine map of the features."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ Model: TypeAlias = Linear | Neural
 class AveragingConfig:
     """FedAvg, or DP-FedAvg where the plan clips and `epsilon` at `delta` is to be kept."""
 
-    view: View
+    features: FeaturePipeline
     model: Model
     plan: Averaging
     epsilon: float | None = None
@@ -70,7 +70,7 @@ class AveragingConfig:
 class DescentConfig:
     """DP-FedSGD: `epsilon` is instance-level."""
 
-    view: View
+    features: FeaturePipeline
     model: Model
     plan: ClippedDescent
     epsilon: float
@@ -79,7 +79,7 @@ class DescentConfig:
 
 def averaging(bench: Bench, partition: Partition, config: AveragingConfig, seed: int) -> Outcome:
     """FedAvg or DP-FedAvg, scored by the common model on the test set."""
-    seen = config.view.partition(partition)
+    seen = config.features.partition(partition)
     start, stack = _start(config.model, seen.public, seed)
     data = _labelled(seen.private)
     adapts = isinstance(config.model, Neural) and config.model.reversal > 0
@@ -118,13 +118,13 @@ def averaging(bench: Bench, partition: Partition, config: AveragingConfig, seed:
             on_round=tell,
         )
     rounds = plan.rounds * plan.sampling
-    received = partition.public.x.nbytes if adapts or config.view.dimensions is not None else 0
+    received = partition.public.x.nbytes if adapts or config.features.dimensions is not None else 0
     return _outcome(network, seen.test, mechanisms, rounds, received)
 
 
 def descent(bench: Bench, partition: Partition, config: DescentConfig, seed: int) -> Outcome:
     """DP-FedSGD, scored by the common model on the test set."""
-    seen = config.view.partition(partition)
+    seen = config.features.partition(partition)
     start, _ = _start(config.model, seen.public, seed)
     noise = config.plan.noise_for(config.epsilon, config.delta)
     network, mechanism = dp_fed_sgd(
@@ -135,7 +135,7 @@ def descent(bench: Bench, partition: Partition, config: DescentConfig, seed: int
         seed,
         on_step=lambda done, total, _: bench.tell("steps", done, total),
     )
-    received = 0 if config.view.dimensions is None else partition.public.x.nbytes
+    received = 0 if config.features.dimensions is None else partition.public.x.nbytes
     return _outcome(network, seen.test, (mechanism,), config.plan.steps, received)
 
 

@@ -24,7 +24,7 @@ from mpc_vote.learning.students.supervised import train_student
 from mpc_vote.learning.voters.knn import KnnVoter
 from mpc_vote.simulation.agents import STROKES, Abstaining, Agents, Always, cast
 from mpc_vote.simulation.experiment import Bench, Outcome
-from mpc_vote.simulation.inputs import View
+from mpc_vote.simulation.feature_pipeline import FeaturePipeline
 from mpc_vote.simulation.vote import simulated_spec, upload_bytes, vote
 from mpc_vote.voting.ballots import KNN_COUNT, ONE_HOT, IntArray
 from mpc_vote.voting.spec import Spec
@@ -42,12 +42,12 @@ StudentRecipe: TypeAlias = SemiSupervisedRecipe | PrototypeRecipe | AskedOnly
 
 @dataclass(frozen=True)
 class Labelling:
-    """Which public points are asked about, as the `view` shows them, and with how much noise."""
+    """Which public points are asked about, chosen by their `features`, and with how much noise."""
 
     queries: int
     sigma: float
     selection: str = "clusters"
-    view: View = STROKES
+    features: FeaturePipeline = STROKES
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,11 @@ class AeConfig:
 @dataclass(frozen=True)
 class KnnConfig:
     """kNN-DPFL (the paper's Algorithm 3) with count ballots; k is a share of an agent's points, and
-    neighbours are sought in a `view` of their own."""
+    neighbours are sought among `features` of their own."""
 
     labelling: Labelling
     k_share: float
-    view: View = STROKES
+    features: FeaturePipeline = STROKES
     student: StudentRecipe = field(default_factory=SemiSupervisedRecipe)
 
 
@@ -87,7 +87,7 @@ class PrivateKnnConfig:
     labelling: Labelling
     k: int
     sampling: float
-    view: View = STROKES
+    features: FeaturePipeline = STROKES
     student: StudentRecipe = field(default_factory=SemiSupervisedRecipe)
 
 
@@ -109,7 +109,7 @@ def knn_dpfl(bench: Bench, partition: Partition, config: KnnConfig, seed: int) -
     """The labels of agents' nearest neighbours of some public points are counted."""
     public = partition.public
     features, asked = _ask(partition, config.labelling, seed)
-    see = config.view.of(public.x)
+    see = config.features.of(public.x)
     queries = see(public.x[asked])
     roster = {
         f"agent-{number}": max(1, round(config.k_share * len(part)))
@@ -145,14 +145,14 @@ def private_knn(bench: Bench, partition: Partition, config: PrivateKnnConfig, se
         config.sampling,
         config.labelling.sigma,
         seed,
-        features=config.view.of(partition.public.x),
+        features=config.features.of(partition.public.x),
     )
     return _refer(bench, reference, asked, features, partition, config.student, seed)
 
 
 def _ask(partition: Partition, labelling: Labelling, seed: int) -> tuple[FloatArray, LabelArray]:
     """Features of all public points, and which of them are asked about."""
-    features = labelling.view.of(partition.public.x)(partition.public.x)
+    features = labelling.features.of(partition.public.x)(partition.public.x)
     return features, selector(labelling.selection)(features, labelling.queries, seed)
 
 

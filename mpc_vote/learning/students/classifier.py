@@ -1,8 +1,11 @@
-"""What every global model can do, whatever is inside."""
+"""What every classifier can do, whatever is inside, and what a global model can do beside."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -33,3 +36,15 @@ class Classifier(ABC):
         if len(x) != len(y) or len(y) == 0:
             raise ValueError(f"there are {len(x)} points and {len(y)} labels to compare")
         return float(np.mean(self.predict(x) == y))
+
+
+class GlobalModel(Classifier):
+    """A classifier that the service can keep. Who trained it can load it."""
+
+    metrics: Mapping[str, float] = MappingProxyType({})
+    """Figures of its training, for people."""
+
+    @abstractmethod
+    def save(self, path: Path, metadata: Mapping[str, str]) -> None:
+        """Write one file at exactly this path. `metadata` says where the model came from, for
+        formats that have room for it; the service keeps it anyway."""

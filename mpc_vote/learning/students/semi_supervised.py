@@ -22,18 +22,21 @@ import torch
 from torch.nn import functional
 
 from mpc_vote.data.dataset import FloatArray, LabelArray
-from mpc_vote.learning.features.maps import raw
+from mpc_vote.learning.features.maps import feature_map, raw
 from mpc_vote.learning.nets.augmentation import augment_at_random
 from mpc_vote.learning.nets.networks import Architecture, Network, Progress, predict_scores
 from mpc_vote.learning.nets.optimisers import AdamW, one_cycle, one_thread
+from mpc_vote.learning.students import StudentOptions
 from mpc_vote.learning.students.propagation import check_asked, propagate, rows_to_one
-from mpc_vote.learning.students.supervised import Student
+from mpc_vote.learning.students.supervised import Student, train_student
 
 _BATCH = 64
 _ROUNDS = 20
 _RATE, _DECAY, _SMOOTHING = 4e-3, 0.05, 0.1
 _FIRST_SURE_ROUND, _SURE = 6, 0.6
 _MASKED = 0.3
+# In the service, where somebody waits.
+_SERVED_STEPS = 1000
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,32 @@ def train_semi_supervised(
     if validation is not None:
         student.metrics["validation_agreement"] = student.agreement(*validation)
     return student
+
+
+class SemiSupervised:
+    """The service's student: semi-supervised where there are points without labels."""
+
+    load = staticmethod(Student.load)
+
+    @staticmethod
+    def train(
+        x: FloatArray, y: LabelArray, unlabelled: FloatArray | None, options: StudentOptions
+    ) -> Student:
+        """See `StudentFactory`."""
+        classes, seed, on_progress = options.classes, options.seed, options.on_progress
+        if unlabelled is None:
+            return train_student(x, y, classes, seed, on_progress=on_progress)
+        points = np.concatenate([x, unlabelled])
+        return train_semi_supervised(
+            points,
+            np.arange(y.size),
+            y,
+            classes,
+            seed,
+            SemiSupervisedRecipe(steps=_SERVED_STEPS),
+            features=feature_map(options.features)(points) if options.features else None,
+            on_progress=on_progress,
+        )
 
 
 def _fit(

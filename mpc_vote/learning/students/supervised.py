@@ -24,15 +24,18 @@ from mpc_vote.learning.nets.networks import (
     fit,
     predict_scores,
 )
-from mpc_vote.learning.students.classifier import Classifier
+from mpc_vote.learning.students import StudentOptions
+from mpc_vote.learning.students.classifier import GlobalModel
 
 _ARCHITECTURE = "mpc_vote.architecture"
 _STEPS = 500
 _BATCH = 32
 
 
-class Student(Classifier):
-    """A trained global model with its metrics and the metadata it was stored with."""
+class Student(GlobalModel):
+    """A trained network with its metrics and the metadata it was stored with."""
+
+    metrics: dict[str, float]
 
     def __init__(
         self,
@@ -124,6 +127,21 @@ def train_student(
     if validation is not None:
         student.metrics["validation_agreement"] = student.agreement(*validation)
     return student
+
+
+class Supervised:
+    """The student that learns from labelled points alone."""
+
+    load = staticmethod(Student.load)
+
+    @staticmethod
+    def train(
+        x: FloatArray, y: LabelArray, unlabelled: FloatArray | None, options: StudentOptions
+    ) -> Student:
+        """See `StudentFactory`."""
+        if unlabelled is not None:
+            raise ValueError("it learns from labelled points alone: send no others")
+        return train_student(x, y, options.classes, options.seed, on_progress=options.on_progress)
 
 
 def _check_arrays(expected: Mapping[str, torch.Tensor], arrays: Mapping[str, torch.Tensor]) -> None:

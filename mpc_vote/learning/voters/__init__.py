@@ -74,4 +74,9 @@ def check_voter(name: str) -> str:
 def make_voter(name: str, data: Dataset, options: VoterOptions) -> Voter:
     """The voter of this name for an agent's data."""
     factory: VoterFactory = plugins.load(GROUP, OWN, name)
-    return factory(data, options)
+    try:
+        return factory(data, options)
+    except (ValueError, OSError, ImportError):
+        raise
+    except Exception as error:
+        raise ValueError(f"the voter {name} failed: {type(error).__name__}: {error}") from error

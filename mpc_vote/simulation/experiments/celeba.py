@@ -15,10 +15,10 @@ from mpc_vote.learning.nets.stacked_training import Recipe
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.simulation.attributes import AttributesConfig, ae_attributes
 from mpc_vote.simulation.experiment import Arm, Data, Experiment, Paper, data_folder
+from mpc_vote.simulation.feature_pipeline import FeaturePipeline
 from mpc_vote.simulation.gradient_methods import AveragingConfig, Linear, averaging
-from mpc_vote.simulation.inputs import View
 
-VIEW = View(None, 24)
+FEW_DIRECTIONS = FeaturePipeline(None, 24)
 _LOCAL = Recipe(steps=5, batch=30, rate=100.0, adam=False)
 _FREE = Averaging(rounds=40, local=_LOCAL)
 _CLIPPED = ClippedAveraging(rounds=40, local=_LOCAL, clip=4.0)
@@ -50,7 +50,7 @@ def experiment() -> Experiment:
     """CelebA, 300 agents, 40 attributes"""
 
     def votes(tau: int, sigma: float) -> AttributesConfig:
-        return AttributesConfig(600, sigma, tau, VIEW, agent_decay=0.1, student_decay=0.3)
+        return AttributesConfig(600, sigma, tau, FEW_DIRECTIONS, agent_decay=0.1, student_decay=0.3)
 
     return Experiment(
         name="celeba",
@@ -67,14 +67,23 @@ def experiment() -> Experiment:
             ),
             Arm("AE-DPFL, the paper's tau and sigma", ae_attributes, votes(4, 50.0)),
             Arm("AE-DPFL, no noise to speak of", ae_attributes, votes(40, 0.5)),
-            Arm("DP-FedAvg, epsilon 2", averaging, AveragingConfig(VIEW, Linear(), _CLIPPED, 2.0)),
+            Arm(
+                "DP-FedAvg, epsilon 2",
+                averaging,
+                AveragingConfig(FEW_DIRECTIONS, Linear(), _CLIPPED, 2.0),
+            ),
             Arm(
                 "DP-FedAvg, the paper's epsilon",
                 averaging,
-                AveragingConfig(VIEW, Linear(), _CLIPPED, 2.96),
+                AveragingConfig(FEW_DIRECTIONS, Linear(), _CLIPPED, 2.96),
                 Paper(83.2, 0.1, 4.0),
             ),
-            Arm("FedAvg", averaging, AveragingConfig(VIEW, Linear(), _FREE), Paper(84.9, 0.1)),
+            Arm(
+                "FedAvg",
+                averaging,
+                AveragingConfig(FEW_DIRECTIONS, Linear(), _FREE),
+                Paper(84.9, 0.1),
+            ),
         ),
         level=Level.AGENT,
         delta=1e-3,

@@ -10,13 +10,13 @@ from mpc_vote.data.assignment import Deal, deal_by_class, deal_iid, deal_repeate
 from mpc_vote.data.partition import Partition, hand_out, split_public
 from mpc_vote.learning.baselines.fedavg import IMAGES, PRIVATE_FEATURES, PRIVATE_IMAGES
 from mpc_vote.simulation.experiment import Data, data_folder
+from mpc_vote.simulation.feature_pipeline import FeaturePipeline
 from mpc_vote.simulation.gradient_methods import AveragingConfig, Linear, Neural
-from mpc_vote.simulation.inputs import View
 
 POINTS = 60_000
 
-IMAGE = View()
-FEW_STROKES, FEWER_STROKES = View("strokes", 60), View("strokes", 15)
+IMAGE = FeaturePipeline()
+FEW_STROKES, FEWER_STROKES = FeaturePipeline("strokes", 60), FeaturePipeline("strokes", 15)
 
 FED_AVG = AveragingConfig(IMAGE, Neural(16), IMAGES)
 
@@ -31,12 +31,12 @@ def dp_fed_avg_of_features(epsilon: float) -> AveragingConfig:
 
     Tuned on a split of its own: the more noise, the fewer parameters and rounds it stands.
     """
-    view, plan = FEW_STROKES, PRIVATE_FEATURES
+    features, plan = FEW_STROKES, PRIVATE_FEATURES
     if epsilon <= 1:
-        view, plan = FEWER_STROKES, replace(PRIVATE_FEATURES, rounds=10, clip=6.0)
+        features, plan = FEWER_STROKES, replace(PRIVATE_FEATURES, rounds=10, clip=6.0)
     if epsilon <= 0.5:
         plan = replace(plan, clip=3.0, local=replace(plan.local, rate=10.0))
-    return AveragingConfig(view, Linear(), plan, epsilon)
+    return AveragingConfig(features, Linear(), plan, epsilon)
 
 
 @dataclass(frozen=True)

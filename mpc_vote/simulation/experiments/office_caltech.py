@@ -21,6 +21,7 @@ from mpc_vote.learning.students.prototypes import PrototypeRecipe
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.simulation.agents import Always
 from mpc_vote.simulation.experiment import Arm, Data, Experiment, Paper, data_folder
+from mpc_vote.simulation.feature_pipeline import FeaturePipeline
 from mpc_vote.simulation.gradient_methods import (
     AveragingConfig,
     DescentConfig,
@@ -28,7 +29,6 @@ from mpc_vote.simulation.gradient_methods import (
     averaging,
     descent,
 )
-from mpc_vote.simulation.inputs import View
 from mpc_vote.simulation.methods import (
     KnnConfig,
     Labelling,
@@ -42,9 +42,9 @@ from mpc_vote.simulation.methods import (
 BACKBONES = {"resnet50": "ResNet-50", "mbv2": "MobileNetV2", "surf": "SURF"}
 PUBLIC_SHARE, DELTA = 0.7, 1e-4
 
-RAW, UNIT, FEW = View("raw"), View("unit"), View("unit", 30)
+RAW, UNIT, FEW = FeaturePipeline("raw"), FeaturePipeline("unit"), FeaturePipeline("unit", 30)
 # Instance-level epsilon 1 at delta 1e-4, exactly accounted.
-STRICT = Labelling(queries=30, sigma=24.75, view=View("unit", 30, unit_length=True))
+STRICT = Labelling(queries=30, sigma=24.75, features=FeaturePipeline("unit", 30, unit_length=True))
 
 # The paper's rows: what it reports, and the sigma or the exact epsilon that is its epsilon by the
 # simple conversion.
@@ -126,13 +126,13 @@ def _arms() -> Iterator[Arm]:
     asked_only = PrototypeRecipe(rounds=0)
     papers_way = KnnConfig(
         # The same epsilon for all 206 public pictures of webcam.
-        Labelling(queries=206, sigma=64.9, selection="random", view=RAW),
+        Labelling(queries=206, sigma=64.9, selection="random", features=RAW),
         0.05,
         RAW,
         asked_only,
     )
-    few_asked = replace(papers_way, labelling=replace(STRICT, selection="random", view=RAW))
-    unit = replace(few_asked, k_share=0.1, view=UNIT)
+    few_asked = replace(papers_way, labelling=replace(STRICT, selection="random", features=RAW))
+    unit = replace(few_asked, k_share=0.1, features=UNIT)
     clusters = replace(unit, labelling=STRICT)
     parts = (
         ("the paper's way: all are asked, neighbours in features as they are", papers_way),

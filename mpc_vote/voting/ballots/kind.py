@@ -50,6 +50,10 @@ class BallotKind(ABC):
     about: ClassVar[str]
     """Whose vote it is, in a few words."""
 
+    wants: ClassVar[str] = "votes of the form that its kind encodes"
+    """What a voter has to give, in a few words for those who wrote one that gives something else:
+    the same whatever it gave, for they are told to others."""
+
     min_classes: ClassVar[int] = 2
 
     needs_k: ClassVar[bool] = False

@@ -24,6 +24,7 @@ class MultiLabel(BallotKind):
     name = "multi_label"
     code = common_pb2.BALLOT_KIND_MULTI_LABEL
     about = "AE-DPFL, a yes of each agent's model for some attributes"
+    wants = "numbers of shape (queries, attributes)"
     min_classes: ClassVar[int] = 1
     attributes: ClassVar[bool] = True
     needs_tau: ClassVar[bool] = True

@@ -15,6 +15,7 @@ class NeighbourBallot(BallotKind):
     """A ballot made of the labels of an agent's k nearest records: a voter gives their counts,
     (queries, classes)."""
 
+    wants = "integers of shape (queries, classes), none below 0 and at most k in a row"
     needs_k: ClassVar[bool] = True
 
     def encode(

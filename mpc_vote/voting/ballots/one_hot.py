@@ -22,6 +22,7 @@ class OneHot(BallotKind):
     name = "one_hot"
     code = common_pb2.BALLOT_KIND_ONE_HOT
     about = "AE-DPFL, a vote of each agent's model"
+    wants = "integers of shape (queries,), each a class from 0 or -1 for none"
 
     def encode(
         self, votes: npt.ArrayLike, *, classes: int, fraction_bits: int, k: int = 0, tau: int = 0

@@ -799,7 +799,7 @@ async def _attend(script: Script, policy: Policy, voter: Voter, folder: Path) ->
         outcomes.append(replies.get_nowait())
     told = []
     for reply in outcomes:
-        if reply.declined.error == "INTERNAL":
+        if reply.declined.error in ("INTERNAL", "VOTER_FAILED"):
             raise Finding(f"the agent failed: {reply.declined.reason}")
         if reply.ByteSize() > 16 << 10:
             raise Finding(f"a reply of {reply.ByteSize():,} bytes")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import threading
 import tracemalloc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,13 +20,24 @@ import pytest
 from agent_node.agent import Agent
 from agent_node.policy import Policy
 from agent_node.settings import AgentSettings
+from agent_node.voting import cast_ballot
 from mpc_vote.app import config
+from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.privacy.accountant import epsilon
 from mpc_vote.privacy.ledger import Budget, Ledger, LedgerView
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2, party_pb2
+from mpc_vote.simulation.vote import simulated_spec
 from mpc_vote.transport import tensors
-from mpc_vote.voting.ballots import ONE_HOT, BallotKind, IntArray
+from mpc_vote.voting.ballots import (
+    ABSTAIN,
+    KNN_COUNT,
+    KNN_FREQUENCY,
+    MULTI_LABEL,
+    ONE_HOT,
+    BallotKind,
+    IntArray,
+)
 from mpc_vote.voting.limits import MAX_ROUNDS_AT_ONCE
 from tests.security.fuzz.fakes import Channel
 from tests.system.service.committee import CLASSES, ROWS, Committee
@@ -201,7 +213,9 @@ class _Table:
         party: Any = Channel({"SubmitShares": self._submit, "Check": _serving})
         policy = Policy("ann", settings, self.ledger)
         parties = dict.fromkeys(PARTIES, party)
-        self.agent = Agent("ann", policy, self.voter, offer, coordinator, parties, folder)
+        self.agent = Agent(
+            "ann", policy, self.voter, offer, coordinator, parties, folder, settings.voter
+        )
 
     def announce(self, **changes: Any) -> str:
         """Tells the agent of a round on the rows."""
@@ -430,3 +444,79 @@ async def test_a_round_that_ends_before_its_vote_is_not_charged(tmp_path: Path) 
         declined = [one.declined.round_id for one in answers if one.HasField("declined")]
         assert declined == [second]
         assert table.spent() == [first, third]
+
+
+# Voters that fail: plug-ins are not ours
+
+
+_SECRET = "patient 4711"
+
+
+def _raises(error: BaseException) -> Callable[[int], Any]:
+    def vote(rows: int) -> Any:
+        raise error
+
+    return vote
+
+
+@pytest.mark.parametrize(
+    ("votes", "why"),
+    [
+        (_raises(KeyError(_SECRET)), "it ended with an error"),
+        (_raises(ValueError(_SECRET)), "it ended with an error"),
+        (_raises(VoteError(ErrorKind.POLICY_REFUSED, why=_SECRET)), "it ended with an error"),
+        (_raises(SystemExit(4711)), "it ended with an error"),
+        (lambda rows: [[4711], [4711, 4711]], "it ended with an error"),
+        (lambda rows: np.zeros(4711, np.int64), f"not of {ROWS} queries"),
+        (lambda rows: np.int64(4711), f"not of {ROWS} queries"),
+        (lambda rows: np.zeros((1, CLASSES), np.int64), f"not of {ROWS} queries"),
+        (lambda rows: np.zeros((rows, 4711), np.int64), "integers of shape (queries,)"),
+        (lambda rows: np.full(rows, 4711), "integers of shape (queries,)"),
+        (lambda rows: np.full(rows, 0.4711), "integers of shape (queries,)"),
+        (lambda rows: np.full(rows, _SECRET), "integers of shape (queries,)"),
+        (lambda rows: [None] * rows, "integers of shape (queries,)"),
+        (lambda rows: np.full(rows, np.nan), "its votes hold NaN"),
+    ],
+)
+async def test_a_voter_that_fails_is_named_and_nothing_that_it_said(
+    votes: Callable[[int], Any], why: str, tmp_path: Path
+) -> None:
+    async with _seated(tmp_path, "--voter=my_package.rules:make") as table:
+        table.voter.vote = lambda queries, kind: votes(len(queries))  # type: ignore[method-assign]
+        round_id = table.announce()
+        assert (await table.answer()).prepared.round_id == round_id
+        table.go(round_id)
+        declined = (await table.answer()).declined
+        assert (declined.round_id, declined.error) == (round_id, "VOTER_FAILED")
+        assert "my_package.rules:make" in declined.reason and why in declined.reason
+        assert "4711" not in declined.reason and "patient" not in declined.reason
+        # Looked at is charged; and the agent is still there for the next round.
+        assert table.spent() == [round_id] and table.uploads == 0
+        del table.voter.vote
+        again = table.announce()
+        assert (await table.answer()).prepared.round_id == again
+        table.go(again)
+        assert (await table.answer()).submitted.round_id == again
+
+
+@pytest.mark.parametrize(
+    ("kind", "good"),
+    [
+        (ONE_HOT, np.array([0, ABSTAIN, 1])),
+        (KNN_COUNT, np.array([[1, 0], [0, 0], [1, 1]])),
+        (KNN_FREQUENCY, np.array([[1, 0], [0, 0], [1, 1]])),
+        (MULTI_LABEL, np.array([[1.0, 0.2], [0.0, 0.0], [1.0, 0.7]])),
+    ],
+)
+def test_what_a_kind_takes_is_said_when_it_gets_something_else(
+    kind: BallotKind, good: npt.NDArray[Any]
+) -> None:
+    ks = {"ann": 2 if kind.needs_k else 0}
+    spec = simulated_spec(kind, 3, 2, ks, 1.0, tau=1 if kind.needs_tau else 0)
+    for votes in (good, good[..., None], np.full(good.shape, None)):
+        voter: Any = SimpleNamespace(vote=lambda queries, kind, votes=votes: votes)
+        if votes is good:
+            assert cast_ballot(voter, "mine", "ann", spec, good).shape == (3, 2)
+            continue
+        with pytest.raises(VoteError, match=re.escape(f"{kind.name} ballots take {kind.wants}")):
+            cast_ballot(voter, "mine", "ann", spec, good)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,6 +16,8 @@ from aggregator.coordinator import model_service
 from aggregator.coordinator.archive import Archive
 from aggregator.coordinator.model_service import ModelServicer
 from mpc_vote.errors import ErrorKind
+from mpc_vote.learning.students import StudentOptions
+from mpc_vote.learning.students.classifier import GlobalModel
 from mpc_vote.pki.identity import Identity, Role
 from mpc_vote.proto.mpcvote.v1 import label_pb2, model_pb2
 from mpc_vote.transport import rpc, tensors
@@ -122,3 +126,128 @@ def test_rounds_are_learnt_from_by_name_or_from_the_newest(
     for unknown in ("round-3", "round-9"):
         with refused(ErrorKind.ROUND_UNKNOWN):
             service._rounds("client", [unknown])
+
+
+# Students of others
+
+
+class _Means(GlobalModel):
+    """A student that can be told to go wrong."""
+
+    metrics: ClassVar[Any] = {"seen": 1.0}
+
+    def __init__(self, wrong: str = "") -> None:
+        self.wrong = wrong
+
+    @property
+    def classes(self) -> int:
+        return 4 if self.wrong == "classes" else 3
+
+    def scores(self, x: Any) -> Any:
+        _go_wrong(self.wrong, "scores")
+        shape = (len(x), 2 if self.wrong == "shape" else 3)
+        return np.full(shape, np.nan if self.wrong == "nan" else 1.0)
+
+    def save(self, path: Path, metadata: Mapping[str, str]) -> None:
+        _go_wrong(self.wrong, "save")
+        if self.wrong != "no file":
+            path.write_text(self.wrong)
+
+
+class _Factory:
+    """Goes wrong as the client's seed says."""
+
+    wrong = ""
+
+    def train(self, x: Any, y: Any, unlabelled: Any, options: StudentOptions) -> Any:
+        assert x.dtype == np.float32 and y.dtype == np.int64 and unlabelled is None
+        assert options.on_progress is not None
+        options.on_progress(1, 2, 0.5)
+        _go_wrong(self.wrong, "train")
+        if self.wrong == "progress":
+            options.on_progress("first", 2, None)  # type: ignore[arg-type]
+        return None if self.wrong == "none" else _Means(self.wrong)
+
+    def load(self, path: Path) -> _Means:
+        _go_wrong(self.wrong, "load")
+        return _Means(path.read_text())
+
+
+def _go_wrong(wrong: str, where: str) -> None:
+    kind, _, place = wrong.partition(" in ")
+    if place == where:
+        raise {"exit": SystemExit, "odd": KeyError, "why": ValueError}[kind]("in our own words")
+
+
+@pytest.fixture
+def factory(monkeypatch: pytest.MonkeyPatch) -> _Factory:
+    made = _Factory()
+    monkeypatch.setitem(sys.modules, "my_students", SimpleNamespace(means=made))  # type: ignore[misc]
+    return made
+
+
+async def _once() -> AsyncIterator[model_pb2.TrainRequest]:
+    yield model_pb2.TrainRequest()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        *((f"why in {where}", "in our own words") for where in ("train", "save", "load", "scores")),
+        *((f"odd in {where}", "KeyError") for where in ("train", "save", "load", "scores")),
+        *((f"exit in {where}", "SystemExit") for where in ("train", "save", "load", "scores")),
+        ("progress", "TypeError"),
+        ("none", "no GlobalModel but NoneType"),
+        ("classes", "4 classes instead of 3"),
+        ("shape", "(5, 2) instead of (5, 3)"),
+        ("nan", "NaN"),
+        ("no file", "wrote no file"),
+    ],
+)
+async def test_a_student_that_fails_is_told_to_the_client_and_the_service_goes_on(
+    wrong: str, words: str, archive: Archive, factory: _Factory, tmp_path: Path
+) -> None:
+    service = ModelServicer(archive, 1e-3, "my_students:means")
+    factory.wrong = wrong
+    with refused(ErrorKind.STUDENT_FAILED, "my_students:means", words):
+        await asyncio.wait_for(_train(service, "other", _once()), SECONDS)
+    assert archive.models("other") == [] and list((tmp_path / "models").iterdir()) == []
+    factory.wrong = ""
+    await asyncio.wait_for(_train(service, "other", _once()), SECONDS)
+    (model,) = archive.models("other")
+    assert (model.student, dict(model.metrics)) == ("my_students:means", {"seen": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"), [("exit in scores", "SystemExit"), ("nan", "NaN"), ("shape", "shape")]
+)
+async def test_a_model_that_fails_later_is_told_to_the_client_too(
+    wrong: str, words: str, archive: Archive, factory: _Factory
+) -> None:
+    await _train(ModelServicer(archive, 1e-3, "my_students:means"), "other", _once())
+    inputs = tensors.to_tensor(np.zeros((2, WIDTH), np.float32))
+    unguarded: Any = ModelServicer.Predict
+    archive.model_path("other", 1).write_text(wrong)
+    for request in (model_pb2.PredictRequest(inputs=inputs, version=v) for v in (0, 1)):
+        with refused(ErrorKind.STUDENT_FAILED, "my_students:means", words):
+            await unguarded.__wrapped__(ModelServicer(archive, 1e-3), request, None)
+
+
+async def test_a_model_whose_student_is_gone_says_which(
+    archive: Archive, factory: _Factory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _train(ModelServicer(archive, 1e-3, "my_students:means"), "other", _once())
+    monkeypatch.delitem(sys.modules, "my_students")
+    request = model_pb2.PredictRequest(inputs=tensors.to_tensor(np.zeros((2, WIDTH), np.float32)))
+    unguarded: Any = ModelServicer.Predict
+    with refused(ErrorKind.STUDENT_FAILED, "my_students:means", "can't be loaded"):
+        await unguarded.__wrapped__(ModelServicer(archive, 1e-3), request, None)
+
+
+async def test_a_student_of_others_takes_what_it_takes(
+    archive: Archive, factory: _Factory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not what ours take."""
+    monkeypatch.setattr(model_service, "_PACKAGES", ("no_such_package",))
+    await _train(ModelServicer(archive, 1e-3, "my_students:means"), "other", _once())
+    assert len(archive.models("other")) == 1

@@ -14,6 +14,7 @@ from mpc_vote.learning.baselines.fedavg import Averaging, ClippedAveraging
 from mpc_vote.learning.nets.stacked_training import Recipe
 from mpc_vote.privacy import Level, epsilons
 from mpc_vote.simulation.experiment import Bench, Outcome
+from mpc_vote.simulation.feature_pipeline import FeaturePipeline
 from mpc_vote.simulation.gradient_methods import (
     AveragingConfig,
     DescentConfig,
@@ -23,9 +24,8 @@ from mpc_vote.simulation.gradient_methods import (
     averaging,
     descent,
 )
-from mpc_vote.simulation.inputs import View
 
-FEW = View("strokes", 30)
+FEW = FeaturePipeline("strokes", 30)
 LOCAL = Recipe(steps=10, batch=16, rate=10.0, adam=False)
 
 
@@ -36,19 +36,19 @@ def _epsilon(outcome: Outcome, level: Level, delta: float) -> float:
 
 
 @pytest.mark.parametrize(
-    ("view", "model", "rate"),
+    ("features", "model", "rate"),
     [
         (FEW, Linear(), 10.0),
-        (View("strokes"), Neural(32), 0.1),
-        (View(), Neural(8), 0.1),
-        (View("strokes"), Neural(32, reversal=0.1), 0.1),
+        (FeaturePipeline("strokes"), Neural(32), 0.1),
+        (FeaturePipeline(), Neural(8), 0.1),
+        (FeaturePipeline("strokes"), Neural(32, reversal=0.1), 0.1),
     ],
 )
 def test_fedavg_learns_all_digits_with_any_model(
-    bench: Bench, digits: Partition, view: View, model: Model, rate: float
+    bench: Bench, digits: Partition, features: FeaturePipeline, model: Model, rate: float
 ) -> None:
     local = replace(LOCAL, rate=rate, public_batch=8 if model == Neural(32, 0.1) else 0)
-    config = AveragingConfig(view, model, Averaging(8, local))
+    config = AveragingConfig(features, model, Averaging(8, local))
     found = averaging(bench, digits, config, 0)
     assert found.accuracy > 0.85
     assert not found.mechanisms

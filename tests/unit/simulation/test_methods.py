@@ -16,7 +16,7 @@ from mpc_vote.learning.students.semi_supervised import SemiSupervisedRecipe
 from mpc_vote.privacy import GaussianVote, PoissonGaussian, SkellamVote
 from mpc_vote.simulation.agents import Abstaining, Adapted, Agents, Always, cast
 from mpc_vote.simulation.experiment import Bench
-from mpc_vote.simulation.inputs import View
+from mpc_vote.simulation.feature_pipeline import FeaturePipeline
 from mpc_vote.simulation.methods import (
     AeConfig,
     AskedOnly,
@@ -65,8 +65,8 @@ def test_adapted_agents_label_a_domain_that_they_never_saw(bench: Bench, digits:
     moved = Partition(digits.private[:6], shrunk(digits.public), digits.test)
     recipe = Recipe(steps=100, batch=32, rate=4e-3, decay=0.02, public_batch=32)
     kinds: dict[str, Agents] = {
-        "plain": Always(View("raw")),
-        "adapted": Adapted(View("raw"), recipe=recipe, least=300),
+        "plain": Always(FeaturePipeline("raw")),
+        "adapted": Adapted(FeaturePipeline("raw"), recipe=recipe, least=300),
     }
     margins = {
         name: _margin(cast(bench, moved, agents, 0), moved.public.y)
@@ -119,8 +119,8 @@ def test_pate_votes_over_parts_of_the_pooled_records(bench: Bench, digits: Parti
 
 
 def test_private_knn_and_a_student_for_vectors(bench: Bench, digits: Partition) -> None:
-    vectors, raw = View("strokes").partition(digits), View("raw")
-    labelling = replace(LABELLING, view=raw)
+    vectors, raw = FeaturePipeline("strokes").partition(digits), FeaturePipeline("raw")
+    labelling = replace(LABELLING, features=raw)
     config = PrivateKnnConfig(labelling, 20, 0.5, raw, PrototypeRecipe())
     found = private_knn(bench, vectors, config, 0)
     assert found.figures["labels"] > 0.85

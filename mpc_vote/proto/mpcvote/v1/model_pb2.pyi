@@ -149,6 +149,7 @@ class Model(_message.Message):
     TRAINED_UNIX_MS_FIELD_NUMBER: _builtins.int
     SHA256_FIELD_NUMBER: _builtins.int
     UNLABELLED_FIELD_NUMBER: _builtins.int
+    STUDENT_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     labels: _builtins.int
     classes: _builtins.int
@@ -161,6 +162,8 @@ class Model(_message.Message):
     sha256: _builtins.bytes
     unlabelled: _builtins.int
     """Points without labels that it learnt from too."""
+    student: _builtins.str
+    """What trained it, and can load it: a name, or module:name; empty for the service's own."""
     @_builtins.property
     def round_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -183,10 +186,11 @@ class Model(_message.Message):
         trained_unix_ms: _builtins.int = ...,
         sha256: _builtins.bytes = ...,
         unlabelled: _builtins.int = ...,
+        student: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "delta", b"delta", "epsilon_agent", b"epsilon_agent", "epsilon_instance", b"epsilon_instance", "labels", b"labels", "metrics", b"metrics", "query_dtype", b"query_dtype", "query_shape", b"query_shape", "round_ids", b"round_ids", "sha256", b"sha256", "trained_unix_ms", b"trained_unix_ms", "unlabelled", b"unlabelled", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "delta", b"delta", "epsilon_agent", b"epsilon_agent", "epsilon_instance", b"epsilon_instance", "labels", b"labels", "metrics", b"metrics", "query_dtype", b"query_dtype", "query_shape", b"query_shape", "round_ids", b"round_ids", "sha256", b"sha256", "student", b"student", "trained_unix_ms", b"trained_unix_ms", "unlabelled", b"unlabelled", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

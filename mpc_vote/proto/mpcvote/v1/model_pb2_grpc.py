@@ -76,7 +76,8 @@ class ModelServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetModel(self, request, context):
-        """The model as a safetensors file, in chunks, after its description.
+        """The model's file, in chunks, after its description: safetensors, if the student is one of
+        the service's own.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

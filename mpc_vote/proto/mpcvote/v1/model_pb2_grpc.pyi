@@ -39,7 +39,9 @@ class ModelServiceStub:
     """
     ListModels: _grpc.UnaryUnaryMultiCallable[_model_pb2.ListModelsRequest, _model_pb2.ListModelsResponse]
     GetModel: _grpc.UnaryStreamMultiCallable[_model_pb2.GetModelRequest, _model_pb2.GetModelResponse]
-    """The model as a safetensors file, in chunks, after its description."""
+    """The model's file, in chunks, after its description: safetensors, if the student is one of
+    the service's own.
+    """
     Predict: _grpc.UnaryUnaryMultiCallable[_model_pb2.PredictRequest, _model_pb2.PredictResponse]
 
 @_typing.type_check_only
@@ -53,7 +55,9 @@ class ModelServiceAsyncStub(ModelServiceStub):
     """
     ListModels: _aio.UnaryUnaryMultiCallable[_model_pb2.ListModelsRequest, _model_pb2.ListModelsResponse]  # type: ignore[assignment]
     GetModel: _aio.UnaryStreamMultiCallable[_model_pb2.GetModelRequest, _model_pb2.GetModelResponse]  # type: ignore[assignment]
-    """The model as a safetensors file, in chunks, after its description."""
+    """The model's file, in chunks, after its description: safetensors, if the student is one of
+    the service's own.
+    """
     Predict: _aio.UnaryUnaryMultiCallable[_model_pb2.PredictRequest, _model_pb2.PredictResponse]  # type: ignore[assignment]
 
 class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -82,7 +86,9 @@ class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _model_pb2.GetModelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_model_pb2.GetModelResponse], _abc.AsyncIterator[_model_pb2.GetModelResponse]]:
-        """The model as a safetensors file, in chunks, after its description."""
+        """The model's file, in chunks, after its description: safetensors, if the student is one of
+        the service's own.
+        """
 
     @_abc_1.abstractmethod
     def Predict(

@@ -12,18 +12,18 @@ from mpc_vote.learning.features.projection import project
 
 
 @dataclass(frozen=True)
-class View:
-    """`features` names a feature map, None leaves points as they are; `dimensions` of what it gives
-    are kept: the main directions of the public points, which cost no privacy. Then points may be
-    brought to `unit_length`."""
+class FeaturePipeline:
+    """`map_name` is that of a feature map, None leaves points as they are; `dimensions` of what it
+    gives are kept: the main directions of the public points, which cost no privacy. Then points may
+    be brought to `unit_length`."""
 
-    features: str | None = None
+    map_name: str | None = None
     dimensions: int | None = None
     unit_length: bool = False
 
     def of(self, public: FloatArray) -> FeatureMap:
         """The map itself, made with nothing but public points."""
-        see: FeatureMap = (lambda x: x) if self.features is None else feature_map(self.features)
+        see: FeatureMap = (lambda x: x) if self.map_name is None else feature_map(self.map_name)
         if self.dimensions is None:
             return (lambda x: unit(see(x))) if self.unit_length else see
         keep = project(see(public), self.dimensions)

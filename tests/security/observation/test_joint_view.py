@@ -18,6 +18,8 @@ from mpc_vote.mpc.prg import SEED_BYTES, SeedStream, new_seed
 from mpc_vote.mpc.sharing import Share, expand
 from tests.security.observation.coalition import Committee, Profile, differences
 
+pytestmark = pytest.mark.slow
+
 PARTIES, AGENTS, ROWS = 3, 3, 4
 RUNS = 28
 # Enough where a leak is the same bytes in every run.

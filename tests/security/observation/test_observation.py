@@ -61,6 +61,8 @@ from tests.security.observation.run import (
 )
 from tests.unit.verified.plain import noise_in, pointers_of, votes_in
 
+pytestmark = pytest.mark.slow
+
 CHECK_SIZES = (64, 32, 32, 7 * 32, 0)
 """Of what a party sends to each peer as they check the dealer's eight copies."""
 

@@ -16,6 +16,8 @@ import pytest
 from mpc_vote.app.config import load
 from mpc_vote.testbed.bench.load import LoadSettings, faults
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = [sys.executable, "-m", "mpc_vote.cli", "bench", "load"]
 SMALL = [
     *("--clients=8", "--agents=3", "--minutes=0.1", "--queries=16", "--classes=3"),

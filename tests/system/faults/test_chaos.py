@@ -21,6 +21,8 @@ from mpc_vote.testbed.chaos.proxy import Step
 from mpc_vote.testbed.chaos.run import Report, Simulation
 from mpc_vote.testbed.chaos.schedules import Fault, Schedule, cover, every, in_turn
 
+pytestmark = pytest.mark.slow
+
 SEED = 1
 TWO = (
     "kill/agent-0@agent-0>coordinator:Attend:response.go:0#1"

@@ -213,7 +213,9 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
             model.sha256 = hashlib.sha256(scratch.read_bytes()).digest()
             return self._archive.add_model(client, model, scratch)
         finally:
-            scratch.unlink(missing_ok=True)
+            # Also what a student wrote beside it, as numpy does where a name has no ending.
+            for left in scratch.parent.glob(f"{scratch.name}*"):
+                left.unlink()
 
     def _predict(self, client: str, request: model_pb2.PredictRequest) -> model_pb2.PredictResponse:
         """In a thread: what a model says of some inputs."""

@@ -150,7 +150,9 @@ class _Means(GlobalModel):
 
     def save(self, path: Path, metadata: Mapping[str, str]) -> None:
         _go_wrong(self.wrong, "save")
-        if self.wrong != "no file":
+        if self.wrong == "beside":
+            np.save(path, np.zeros(3))
+        elif self.wrong != "no file":
             path.write_text(self.wrong)
 
 
@@ -202,6 +204,7 @@ async def _once() -> AsyncIterator[model_pb2.TrainRequest]:
         ("shape", "(5, 2) instead of (5, 3)"),
         ("nan", "NaN"),
         ("no file", "wrote no file"),
+        ("beside", "wrote no file"),
     ],
 )
 async def test_a_student_that_fails_is_told_to_the_client_and_the_service_goes_on(

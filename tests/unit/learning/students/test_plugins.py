@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aggregator.coordinator.command import _check_student
 from aggregator.coordinator.settings import CoordinatorSettings
 from mpc_vote.app import config
 from mpc_vote.app.config import ConfigError
@@ -119,6 +120,9 @@ def test_what_can_not_be_loaded_says_why(
     with pytest.raises(PluginError, match=words) as caught:
         students.find_student(name)
     assert name in str(caught.value)
+    # A coordinator finds out before it serves anybody.
+    with pytest.raises(ConfigError, match=f"--student: .*{words}"):
+        _check_student(name)
 
 
 # What others give

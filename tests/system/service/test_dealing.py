@@ -1514,7 +1514,7 @@ async def committee_of(
             )
             peer_servicer = last if last and name == TRIO[-1] else PeerServicer(TRIO)
             own_committee = OwnCommittee(
-                name, TRIO, "dealer", peers, peer_servicer, to_dealer, seconds
+                name, tuple(TRIO), "dealer", peers, peer_servicer, to_dealer, seconds
             )
             mark = DealerMark(directory / name / "dealer-caught", name)
             servicer = PartyServicer(own_committee, journal, mark, pool_bytes, COPIES)

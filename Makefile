@@ -62,7 +62,7 @@ test-all: check
 	@echo "==> tests, the long ones too"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile \
 	    -m "not container and not package" $(ARGS)
-	$(MAKE) --no-print-directory test-package ARGS=
+	$(MAKE) --no-print-directory test-package ARGS='-m "package and not slow"'
 
 test-containers: setup
 	@echo "==> container tests (they build the image and need a Docker engine with compose)"

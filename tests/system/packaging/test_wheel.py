@@ -125,6 +125,7 @@ def test_a_client_fits_beside_an_older_protobuf(wheel: Path, environment: Enviro
     environment.run("python", "-c", "from mpc_vote import LabelClient")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extra", ["agent", "learning", "crypten", "bench", "all"])
 def test_pip_finds_versions_for_the_other_extras(
     wheel: Path, environment: Environment, extra: str

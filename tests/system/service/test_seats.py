@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from mpc_vote.errors import ErrorKind
+from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.pki.identity import Role
 from mpc_vote.privacy.ledger import LedgerView
 from mpc_vote.proto.mpcvote.v1 import label_pb2

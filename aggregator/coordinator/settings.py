@@ -6,7 +6,7 @@ from math import inf
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from mpc_vote.app.config import Address, Delta, Engine, Name, Parties, Positive, RoleSettings
 from mpc_vote.argmax.registry import TABLE
@@ -83,3 +83,11 @@ class CoordinatorSettings(RoleSettings):
     )
     budget_agent: float = Field(inf, gt=0, description="most epsilon ever at agent level")
     budget_instance: float = Field(inf, gt=0, description="most epsilon ever at instance level")
+
+    @field_validator("max_k")
+    @classmethod
+    def _in_order(cls, value: int, info: ValidationInfo) -> int:
+        low = info.data.get("min_k", 1)
+        if value < low:
+            raise ValueError(f"must be at least --min-k, {low}, not {value}")
+        return value

@@ -10,11 +10,12 @@ The network gets one more class, "unknown", for which unlabelled public points a
 
 1. All public points count as unknown, at a small weight. Points like the agent's own are pulled
    both ways and lean to their class; what it never saw is pulled one way only.
-2. Of the public points, which should hold each class about equally often, a little less than the
-   share that the agent's classes leave is taken for unknown, likeliest first; the rest gets the
-   class that the network gives it. (A little less, as votes that should not be cast scatter over
-   classes, but those that are missing all miss in one.) The network learns on from these labels
-   beside the agent's own.
+2. Some of the agent's own points were kept back, and now say how unknown a point of a known class
+   may seem that the network has not learnt from (as spies do, Liu et al., "Partially supervised
+   classification of text documents"). A public point that seems more unknown than nearly all of
+   them is taken for unknown; the rest gets the class that the network gives it. The network learns
+   on from these labels beside all of the agent's own. How frequent classes are among the public
+   points is nowhere assumed. An agent that has points of all classes takes none for unknown.
 
 The public points should be those that may be asked, or be like them.
 """
@@ -28,7 +29,7 @@ import torch
 
 from mpc_vote.data.dataset import FloatArray, LabelArray, check_labels
 from mpc_vote.learning.nets.networks import Architecture, Progress
-from mpc_vote.learning.nets.stacked_networks import Labelled, StackedNetwork, fresh
+from mpc_vote.learning.nets.stacked_networks import Labelled, StackedNetwork, fresh, generator
 from mpc_vote.learning.nets.stacked_training import (
     Loss,
     StackBatch,
@@ -49,7 +50,8 @@ _RECIPES = {
 }
 _EXPOSURE = 0.1
 _SMOOTHING = 0.1
-_KEEN = 0.95
+_KEPT_BACK, _NEARLY_ALL = 0.2, 0.98
+_SPIES = 6  # keeps the draw of spies apart from an agent's others
 
 
 def votes(scores: FloatArray) -> LabelArray:
@@ -87,18 +89,27 @@ def train_abstaining_chunk(
     for agent in agents:
         check_labels(data[agent][1], classes)
     places = {agent: place for place, agent in enumerate(agents)}
+    drawn = {agent: _kept_back(data[agent], seed, agent) for agent in agents}
+    told = [drawn[agent][0] if agent in drawn else own for agent, own in enumerate(data)]
 
     def learn(
-        start: Start[StackedNetwork], targets: LabelArray, weight: float
+        start: Start[StackedNetwork], own: Sequence[Labelled], targets: LabelArray, weight: float
     ) -> tuple[StackedNetwork, float]:
         loss = _learn_from(places, targets, weight)
-        return train_chunk(start, data, loss, _RECIPES[architecture.kind], seed, agents, public)
+        return train_chunk(start, own, loss, _RECIPES[architecture.kind], seed, agents, public)
 
     everything = np.full((len(agents), len(public)), classes)
-    first, _ = learn(lambda some: fresh(architecture, seed, some, data), everything, _EXPOSURE)
-    unknown = [_KEEN * (1 - len(np.unique(data[agent][1])) / classes) for agent in agents]
-    targets = _share_out(predict_scores([first], public), unknown)
-    return learn(lambda some: first.pick([places[agent] for agent in some]), targets, 1.0)
+    first, _ = learn(
+        lambda some: fresh(architecture, seed, some, told), told, everything, _EXPOSURE
+    )
+    limits = [
+        np.inf
+        if len(np.unique(data[agent][1])) == classes
+        else _limit(first.pick([places[agent]]), drawn[agent][1], classes)
+        for agent in agents
+    ]
+    targets = _share_out(predict_scores([first], public), limits)
+    return learn(lambda some: first.pick([places[agent] for agent in some]), data, targets, 1.0)
 
 
 def _learn_from(
@@ -117,11 +128,22 @@ def _learn_from(
     return loss
 
 
-def _share_out(scores: FloatArray, unknown: Sequence[float]) -> LabelArray:
-    """Labels for public points: each agent's share of likeliest unknowns, else the best class."""
-    labels: LabelArray = np.argmax(scores[:, :, :-1], axis=2)
-    count = scores.shape[1]
-    for row, score, share in zip(labels, scores[:, :, -1], unknown, strict=True):
-        order = np.argsort(-score, kind="stable")
-        row[order[: round(share * count)]] = scores.shape[2] - 1
-    return labels
+def _kept_back(own: Labelled, seed: int, agent: int) -> tuple[Labelled, FloatArray]:
+    """The points to learn from at first, and those that are kept back; a lone point is both."""
+    x, y = own
+    order = generator(seed, agent, _SPIES).permutation(len(x))
+    count = max(1, round(_KEPT_BACK * len(x)))
+    rest = order[count:] if len(x) > 1 else order
+    return (x[rest], y[rest]), x[order[:count]]
+
+
+def _limit(network: StackedNetwork, spies: FloatArray, unknown: int) -> float:
+    """How unknown nearly all of an agent's own points seem at most."""
+    return float(np.quantile(predict_scores([network], spies)[0, :, unknown], _NEARLY_ALL))
+
+
+def _share_out(scores: FloatArray, limits: Sequence[float]) -> LabelArray:
+    """Labels for public points: unknown above each agent's limit, else the best class."""
+    unknown = scores.shape[2] - 1
+    seems = scores[:, :, unknown] > np.array(limits)[:, None]
+    return np.where(seems, unknown, scores[:, :, :unknown].argmax(axis=2)).astype(np.int64)

@@ -40,6 +40,10 @@ class LabelServiceStub:
     GetRound: _grpc.UnaryUnaryMultiCallable[_label_pb2.GetRoundRequest, _label_pb2.GetRoundResponse]
     """The state, and if complete the labels, of a round that this client asked for."""
     ListRounds: _grpc.UnaryUnaryMultiCallable[_label_pb2.ListRoundsRequest, _label_pb2.ListRoundsResponse]
+    CancelRound: _grpc.UnaryUnaryMultiCallable[_label_pb2.CancelRoundRequest, _label_pb2.CancelRoundResponse]
+    """Ends a round that this client asked for, if nothing has been charged for it yet; one that has
+    been charged goes on, and its labels can be had by GetRound.
+    """
     GetService: _grpc.UnaryUnaryMultiCallable[_label_pb2.GetServiceRequest, _label_pb2.GetServiceResponse]
     """Which agents attend, what they can answer, and which defaults apply."""
 
@@ -55,6 +59,10 @@ class LabelServiceAsyncStub(LabelServiceStub):
     GetRound: _aio.UnaryUnaryMultiCallable[_label_pb2.GetRoundRequest, _label_pb2.GetRoundResponse]  # type: ignore[assignment]
     """The state, and if complete the labels, of a round that this client asked for."""
     ListRounds: _aio.UnaryUnaryMultiCallable[_label_pb2.ListRoundsRequest, _label_pb2.ListRoundsResponse]  # type: ignore[assignment]
+    CancelRound: _aio.UnaryUnaryMultiCallable[_label_pb2.CancelRoundRequest, _label_pb2.CancelRoundResponse]  # type: ignore[assignment]
+    """Ends a round that this client asked for, if nothing has been charged for it yet; one that has
+    been charged goes on, and its labels can be had by GetRound.
+    """
     GetService: _aio.UnaryUnaryMultiCallable[_label_pb2.GetServiceRequest, _label_pb2.GetServiceResponse]  # type: ignore[assignment]
     """Which agents attend, what they can answer, and which defaults apply."""
 
@@ -85,6 +93,16 @@ class LabelServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _label_pb2.ListRoundsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_label_pb2.ListRoundsResponse, _abc.Awaitable[_label_pb2.ListRoundsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def CancelRound(
+        self,
+        request: _label_pb2.CancelRoundRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_label_pb2.CancelRoundResponse, _abc.Awaitable[_label_pb2.CancelRoundResponse]]:
+        """Ends a round that this client asked for, if nothing has been charged for it yet; one that has
+        been charged goes on, and its labels can be had by GetRound.
+        """
 
     @_abc_1.abstractmethod
     def GetService(

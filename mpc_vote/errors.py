@@ -288,7 +288,7 @@ class ErrorKind(enum.Enum):
     POLICY_REFUSED = (_STATE, "The agent's policy refuses the round: {why}.")
     BUDGET_EXHAUSTED = (
         _QUOTA,
-        "The {level}-level privacy budget of {who} does not allow the round: {why}. "
+        "The {level}-level privacy budget of {who} is too small: {why}. "
         "Ask for fewer queries or more noise.",
     )
 

@@ -118,7 +118,7 @@ def _fail(name: str, why: str, code: int) -> int:
 
 @contextlib.asynccontextmanager
 async def until_stopped() -> AsyncIterator[asyncio.Event]:
-    """An event that SIGTERM or SIGINT sets, so that a role can stop in good order."""
+    """An event that SIGTERM or SIGINT sets, so that a role can shut down cleanly."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

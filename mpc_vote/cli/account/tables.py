@@ -136,7 +136,7 @@ def show_assumptions(out: Console, plan: CostPlan) -> None:
         "stays: a fixed noise roster",
         "instance level: one record of one agent is added, removed or replaced"
         + (", and the feature map does not depend on it" if plan.ks else ""),
-        "sigma is noise that nobody who attacks knows: each agent adds its part of sigma^2 / "
+        "sigma is noise that nobody who attacks knows: each agent adds noise of variance sigma^2 / "
         "(quorum - collusion), so agents above the quorum may drop out",
     ):
         out.print(f"- {line}")

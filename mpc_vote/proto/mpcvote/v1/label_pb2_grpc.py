@@ -50,15 +50,15 @@ class LabelServiceStub(object):
                 request_serializer=mpcvote_dot_v1_dot_label__pb2.ListRoundsRequest.SerializeToString,
                 response_deserializer=mpcvote_dot_v1_dot_label__pb2.ListRoundsResponse.FromString,
                 _registered_method=True)
-        self.CancelRound = channel.unary_unary(
-                '/mpcvote.v1.LabelService/CancelRound',
-                request_serializer=mpcvote_dot_v1_dot_label__pb2.CancelRoundRequest.SerializeToString,
-                response_deserializer=mpcvote_dot_v1_dot_label__pb2.CancelRoundResponse.FromString,
-                _registered_method=True)
         self.GetService = channel.unary_unary(
                 '/mpcvote.v1.LabelService/GetService',
                 request_serializer=mpcvote_dot_v1_dot_label__pb2.GetServiceRequest.SerializeToString,
                 response_deserializer=mpcvote_dot_v1_dot_label__pb2.GetServiceResponse.FromString,
+                _registered_method=True)
+        self.CancelRound = channel.unary_unary(
+                '/mpcvote.v1.LabelService/CancelRound',
+                request_serializer=mpcvote_dot_v1_dot_label__pb2.CancelRoundRequest.SerializeToString,
+                response_deserializer=mpcvote_dot_v1_dot_label__pb2.CancelRoundResponse.FromString,
                 _registered_method=True)
 
 
@@ -87,16 +87,16 @@ class LabelServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def CancelRound(self, request, context):
-        """Ends a round that this client asked for, if nothing has been charged for it yet; one that has
-        been charged goes on, and its labels can be had by GetRound.
+    def GetService(self, request, context):
+        """Which agents attend, what they can answer, and which defaults apply.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def GetService(self, request, context):
-        """Which agents attend, what they can answer, and which defaults apply.
+    def CancelRound(self, request, context):
+        """Ends a round that this client asked for, if nothing has been charged for it yet; one that has
+        been charged goes on, and its labels can be had by GetRound.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -120,15 +120,15 @@ def add_LabelServiceServicer_to_server(servicer, server):
                     request_deserializer=mpcvote_dot_v1_dot_label__pb2.ListRoundsRequest.FromString,
                     response_serializer=mpcvote_dot_v1_dot_label__pb2.ListRoundsResponse.SerializeToString,
             ),
-            'CancelRound': grpc.unary_unary_rpc_method_handler(
-                    servicer.CancelRound,
-                    request_deserializer=mpcvote_dot_v1_dot_label__pb2.CancelRoundRequest.FromString,
-                    response_serializer=mpcvote_dot_v1_dot_label__pb2.CancelRoundResponse.SerializeToString,
-            ),
             'GetService': grpc.unary_unary_rpc_method_handler(
                     servicer.GetService,
                     request_deserializer=mpcvote_dot_v1_dot_label__pb2.GetServiceRequest.FromString,
                     response_serializer=mpcvote_dot_v1_dot_label__pb2.GetServiceResponse.SerializeToString,
+            ),
+            'CancelRound': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelRound,
+                    request_deserializer=mpcvote_dot_v1_dot_label__pb2.CancelRoundRequest.FromString,
+                    response_serializer=mpcvote_dot_v1_dot_label__pb2.CancelRoundResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -224,33 +224,6 @@ class LabelService(object):
             _registered_method=True)
 
     @staticmethod
-    def CancelRound(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/mpcvote.v1.LabelService/CancelRound',
-            mpcvote_dot_v1_dot_label__pb2.CancelRoundRequest.SerializeToString,
-            mpcvote_dot_v1_dot_label__pb2.CancelRoundResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
     def GetService(request,
             target,
             options=(),
@@ -267,6 +240,33 @@ class LabelService(object):
             '/mpcvote.v1.LabelService/GetService',
             mpcvote_dot_v1_dot_label__pb2.GetServiceRequest.SerializeToString,
             mpcvote_dot_v1_dot_label__pb2.GetServiceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelRound(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mpcvote.v1.LabelService/CancelRound',
+            mpcvote_dot_v1_dot_label__pb2.CancelRoundRequest.SerializeToString,
+            mpcvote_dot_v1_dot_label__pb2.CancelRoundResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -40,12 +40,12 @@ class LabelServiceStub:
     GetRound: _grpc.UnaryUnaryMultiCallable[_label_pb2.GetRoundRequest, _label_pb2.GetRoundResponse]
     """The state, and if complete the labels, of a round that this client asked for."""
     ListRounds: _grpc.UnaryUnaryMultiCallable[_label_pb2.ListRoundsRequest, _label_pb2.ListRoundsResponse]
+    GetService: _grpc.UnaryUnaryMultiCallable[_label_pb2.GetServiceRequest, _label_pb2.GetServiceResponse]
+    """Which agents attend, what they can answer, and which defaults apply."""
     CancelRound: _grpc.UnaryUnaryMultiCallable[_label_pb2.CancelRoundRequest, _label_pb2.CancelRoundResponse]
     """Ends a round that this client asked for, if nothing has been charged for it yet; one that has
     been charged goes on, and its labels can be had by GetRound.
     """
-    GetService: _grpc.UnaryUnaryMultiCallable[_label_pb2.GetServiceRequest, _label_pb2.GetServiceResponse]
-    """Which agents attend, what they can answer, and which defaults apply."""
 
 @_typing.type_check_only
 class LabelServiceAsyncStub(LabelServiceStub):
@@ -59,12 +59,12 @@ class LabelServiceAsyncStub(LabelServiceStub):
     GetRound: _aio.UnaryUnaryMultiCallable[_label_pb2.GetRoundRequest, _label_pb2.GetRoundResponse]  # type: ignore[assignment]
     """The state, and if complete the labels, of a round that this client asked for."""
     ListRounds: _aio.UnaryUnaryMultiCallable[_label_pb2.ListRoundsRequest, _label_pb2.ListRoundsResponse]  # type: ignore[assignment]
+    GetService: _aio.UnaryUnaryMultiCallable[_label_pb2.GetServiceRequest, _label_pb2.GetServiceResponse]  # type: ignore[assignment]
+    """Which agents attend, what they can answer, and which defaults apply."""
     CancelRound: _aio.UnaryUnaryMultiCallable[_label_pb2.CancelRoundRequest, _label_pb2.CancelRoundResponse]  # type: ignore[assignment]
     """Ends a round that this client asked for, if nothing has been charged for it yet; one that has
     been charged goes on, and its labels can be had by GetRound.
     """
-    GetService: _aio.UnaryUnaryMultiCallable[_label_pb2.GetServiceRequest, _label_pb2.GetServiceResponse]  # type: ignore[assignment]
-    """Which agents attend, what they can answer, and which defaults apply."""
 
 class LabelServiceServicer(metaclass=_abc_1.ABCMeta):
     """Served by the coordinator to certificates of role `client`."""
@@ -95,6 +95,14 @@ class LabelServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_label_pb2.ListRoundsResponse, _abc.Awaitable[_label_pb2.ListRoundsResponse]]: ...
 
     @_abc_1.abstractmethod
+    def GetService(
+        self,
+        request: _label_pb2.GetServiceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_label_pb2.GetServiceResponse, _abc.Awaitable[_label_pb2.GetServiceResponse]]:
+        """Which agents attend, what they can answer, and which defaults apply."""
+
+    @_abc_1.abstractmethod
     def CancelRound(
         self,
         request: _label_pb2.CancelRoundRequest,
@@ -103,13 +111,5 @@ class LabelServiceServicer(metaclass=_abc_1.ABCMeta):
         """Ends a round that this client asked for, if nothing has been charged for it yet; one that has
         been charged goes on, and its labels can be had by GetRound.
         """
-
-    @_abc_1.abstractmethod
-    def GetService(
-        self,
-        request: _label_pb2.GetServiceRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_label_pb2.GetServiceResponse, _abc.Awaitable[_label_pb2.GetServiceResponse]]:
-        """Which agents attend, what they can answer, and which defaults apply."""
 
 def add_LabelServiceServicer_to_server(servicer: LabelServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -258,7 +258,7 @@ def test_its_plans_come_through_the_wire(bundled: Bundled, with_its_message: Any
     items = (Bundle(16, CLASSES, 14), LevelTables(8, 4, 16, 2, False, True))
     plan = PreprocessingPlan((*made(bundled).plan().runs, Run(items, 3)))
     sent = [run.SerializeToString() for run in codec.to_wire(plan)]
-    assert codec.from_wire(map(with_its_message.FromString, sent)) == plan
+    assert codec.from_wire(list(map(with_its_message.FromString, sent))) == plan
 
 
 @pytest.mark.parametrize("wrong", [(0, 3, 14), (MAX_ROWS + 1, 3, 14), (1, 3, 12), (1, 1_000, 14)])

@@ -13,6 +13,7 @@ import contextlib
 import gc
 import math
 import resource
+import sqlite3
 import threading
 import traceback
 import types
@@ -1608,6 +1609,47 @@ async def committee_of(
             stack.push_async_callback(server.stop)
         reached = Committee.reached(parties.dial, TRIO)
         yield parties, await stack.enter_async_context(reached)
+
+
+@pytest.mark.parametrize("fault", ["the disk", "its id was used"])
+async def test_a_round_is_open_once_its_mark_is_written_whoever_asks(
+    fault: str, dealer: Dealer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is told that it is open has agents pay for it, and it could never be counted."""
+    begun, go_on = threading.Event(), threading.Event()
+    mark = RoundJournal.open
+
+    def slowly(journal: RoundJournal, round_id: str) -> bool:
+        begun.set()
+        assert go_on.wait(SECONDS)
+        if fault == "the disk":
+            raise sqlite3.OperationalError("database or disk is full")
+        return mark(journal, round_id)
+
+    async with committee_of(dealer, tmp_path, 1 << 26) as (parties, committee):
+        spec = committee.spec()
+        if fault == "its id was used":
+            assert parties.servicers[TRIO[0]]._journal.open(spec.round_id)
+        monkeypatch.setattr(RoundJournal, "open", slowly)
+        first = asyncio.create_task(error_of(committee.open_at(TRIO[0], spec)))
+        assert await asyncio.to_thread(begun.wait, SECONDS)
+        second = asyncio.create_task(error_of(committee.open_at(TRIO[0], spec)))
+        await asyncio.sleep(SOON)
+        go_on.set()
+        named = {(await one).name for one in (first, second)}
+        assert named == {"INTERNAL" if fault == "the disk" else "ROUND_SPENT"}
+        assert not parties.servicers[TRIO[0]]._rounds, "nothing is left of it"
+
+
+async def test_who_is_to_be_counted_is_counted_before_it_is_looked_at(
+    dealer: Dealer, tmp_path: Path
+) -> None:
+    async with committee_of(dealer, tmp_path, 1 << 26) as (parties, committee):
+        spec = committee.spec()
+        await committee.open(spec)
+        servicer = parties.servicers[TRIO[0]]
+        with refused(ErrorKind.SPEC_INVALID, "twice"):
+            await servicer._commit(servicer._rounds[spec.round_id], Millions())
 
 
 MANY = 600

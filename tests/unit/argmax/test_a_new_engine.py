@@ -278,6 +278,15 @@ def test_a_dealer_without_the_engine_refuses_its_items(with_its_message: Any) ->
     assert caught.value.kind is ErrorKind.DEAL_INVALID
 
 
+def test_no_item_takes_the_place_of_another(
+    bundled: Bundled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Bundle, "wire_name", LevelTables.wire_name)
+    runs = codec.to_wire(PreprocessingPlan((Run((LevelTables(8, 4, 16, 2, False, True),), 1),)))
+    with pytest.raises(ValueError, match="two kinds of items are called 'level'"):
+        codec.from_wire(runs)
+
+
 COORDINATOR = ["--certs=c", "--data-dir=d", "--parties=a=h:1,b=h:2"]
 
 

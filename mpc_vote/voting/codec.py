@@ -48,8 +48,9 @@ def from_wire(runs: Sequence[dealer_pb2.DealRun]) -> PreprocessingPlan:
 def _items() -> dict[str, type[Item[Any]]]:
     """All that a dealer deals, by the names of their messages."""
     of_engines: list[type[Item[Any]]] = [item for kind in ENGINES for item in kind.items]
+    items: list[type[Item[Any]]] = [*of_engines, Rotation, BitConversion]
     known: dict[str, type[Item[Any]]] = {}
-    for item in (Rotation, BitConversion, *of_engines):
+    for item in items:
         if known.setdefault(item.wire_name, item) is not item:
             raise ValueError(f"two kinds of items are called {item.wire_name!r} on the wire")
     return known

@@ -630,7 +630,7 @@ async def test_the_dealer_keeps_nothing_of_a_session_that_has_ended(dealer: Deal
     assert isinstance(servicer, DealerServicer)
     await dealer.grants("session", PAIR)
     deal = servicer._deals["session"]
-    kept = [weakref.ref(deal), weakref.ref(deal.session.plan)]
+    kept: list[weakref.ref[Any]] = [weakref.ref(deal), weakref.ref(deal.session.plan)]
     del deal
     await dealer.collected("party-1", "session", 0)
 

@@ -95,7 +95,9 @@ class Agent:
             try:
                 await self._session()
             except grpc.RpcError as error:
-                failure = VoteError.from_rpc(error, "The coordinator")
+                failure = VoteError.from_rpc(
+                    error, "The coordinator", ErrorKind.COORDINATOR_UNREACHABLE
+                )
                 log.warning("not attending: %s", failure.message)
             except VoteError as error:
                 log.warning("not attending: %s", error.message)
@@ -166,7 +168,9 @@ class Agent:
                 await call.done_writing()
                 return successor
             except grpc.RpcError as error:
-                failure = VoteError.from_rpc(error, "The coordinator")
+                failure = VoteError.from_rpc(
+                    error, "The coordinator", ErrorKind.COORDINATOR_UNREACHABLE
+                )
                 log.warning("still on the old certificate: %s", failure.message)
                 await asyncio.sleep(_BACKOFF_SECONDS[1])
 
@@ -268,7 +272,9 @@ class Agent:
         try:
             await batch.fill(self._coordinator.FetchQueries(request, timeout=timeout))
         except grpc.RpcError as error:
-            raise VoteError.from_rpc(error, "The coordinator") from error
+            raise VoteError.from_rpc(
+                error, "The coordinator", ErrorKind.COORDINATOR_UNREACHABLE
+            ) from error
 
     async def _await_start(self, spec: Spec, call: Any) -> None:
         """Says that the agent is prepared, and waits until enough are."""

@@ -265,7 +265,7 @@ def _task_of(plan: label_pb2.LabelPlan, defaults: Defaults) -> Task | None:
 
 def _by_task(plan: label_pb2.LabelPlan, task: Task) -> label_pb2.LabelPlan:
     """A plan with all that follows from its task; what it says otherwise is refused."""
-    given = {
+    given: dict[str, Any] = {
         "task_digest": task.digest,
         "classes": len(task.classes),
         "ballot": task.vote.ballot.code,

@@ -350,10 +350,11 @@ async def _read_unlabelled(
 def _sound(points: Intake, task: Task | None) -> tensors.Array:
     """In a thread: rows that can be learnt from."""
     rows = points.batch()
-    # Of numbers that no float32 holds there is none: they are refused as infinite.
-    tensors.check_finite(rows if task is not None else rows.astype(np.float32), "unlabelled")
     if task is not None:
         agreement.check_rows(task, rows, "unlabelled")
+        return rows
+    rows = rows.astype(np.float32, copy=False)
+    tensors.check_finite(rows, "unlabelled")
     return rows
 
 

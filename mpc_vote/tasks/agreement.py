@@ -52,7 +52,9 @@ def check_rows(task: Task, rows: Array, field: str, before: int = 0) -> None:
     try:
         task.input.check(rows, before)
     except ValueError as error:
-        raise VoteError(ErrorKind.INPUT_UNFIT, field=field, task=task.name, why=str(error)) from error
+        raise VoteError(
+            ErrorKind.INPUT_UNFIT, field=field, task=task.name, why=str(error)
+        ) from error
 
 
 def unknown(who: str, task: str, known: Iterable[str]) -> VoteError:

@@ -20,9 +20,9 @@ import threading
 import time
 from collections.abc import (
     AsyncGenerator,
-    AsyncIterator,
     Awaitable,
     Coroutine,
+    Generator,
     Iterator,
     MutableMapping,
     Sequence,
@@ -173,7 +173,7 @@ class AsyncLabelClient:
 
     async def stream(
         self, queries: npt.ArrayLike, plan: Plan, patience: float = 0.0
-    ) -> AsyncIterator[Progress | LabelResult]:
+    ) -> AsyncGenerator[Progress | LabelResult, None]:
         """Labels a batch: progress as it happens, then the result."""
         array, message = _rows(queries), plan.message()
         started = time.monotonic()
@@ -252,7 +252,7 @@ class AsyncLabelClient:
         seed: int = 0,
         unlabelled: npt.ArrayLike | None = None,
         features: str = "",
-    ) -> AsyncIterator[model_pb2.TrainProgress | model_pb2.Model]:
+    ) -> AsyncGenerator[model_pb2.TrainProgress | model_pb2.Model, None]:
         """Trains a new version of the global model: progress, then the model's description.
 
         It also learns from `unlabelled` public points; neighbours among them are sought in the
@@ -354,7 +354,7 @@ class LabelClient:
 
     def stream(
         self, queries: npt.ArrayLike, plan: Plan, patience: float = 0.0
-    ) -> Iterator[Progress | LabelResult]:
+    ) -> Generator[Progress | LabelResult, None, None]:
         """Labels a batch: progress as it happens, then the result."""
         return self._iterate(self._client.stream(queries, plan, patience))
 
@@ -376,7 +376,7 @@ class LabelClient:
         seed: int = 0,
         unlabelled: npt.ArrayLike | None = None,
         features: str = "",
-    ) -> Iterator[model_pb2.TrainProgress | model_pb2.Model]:
+    ) -> Generator[model_pb2.TrainProgress | model_pb2.Model, None, None]:
         """Trains a new version of the global model: progress, then the model's description.
 
         It also learns from `unlabelled` public points; neighbours among them are sought in the
@@ -404,12 +404,12 @@ class LabelClient:
             future.cancel()
             raise
 
-    def _iterate(self, events: AsyncIterator[T]) -> Iterator[T]:
+    def _iterate(self, events: AsyncGenerator[T, None]) -> Generator[T, None, None]:
         async def step() -> T | None:
             return await anext(events, None)
 
         async def close() -> None:
-            await events.aclose()  # type: ignore[attr-defined]
+            await events.aclose()
 
         try:
             while (event := self._wait(step())) is not None:

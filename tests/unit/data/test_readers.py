@@ -23,7 +23,7 @@ REQUIRED = ("--certs=x", "--data=x", "--data-dir=x", "--coordinator=h:1", "--par
 
 
 def _plug_in(monkeypatch: pytest.MonkeyPatch, reader: Any) -> str:
-    monkeypatch.setitem(sys.modules, "my_readers", SimpleNamespace(read=reader))  # type: ignore[misc]
+    monkeypatch.setitem(sys.modules, "my_readers", SimpleNamespace(read=reader))
     return "my_readers:read"
 
 
@@ -42,7 +42,12 @@ def test_a_reader_that_is_named_comes_before_the_ending(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Path] = []
-    name = _plug_in(monkeypatch, lambda path, task: seen.append(path) or PART)
+
+    def noted(path: Path, task: object) -> Dataset:
+        seen.append(path)
+        return PART
+
+    name = _plug_in(monkeypatch, noted)
     assert read(tmp_path / "part.npz", name) is PART
     assert seen == [tmp_path / "part.npz"]
 

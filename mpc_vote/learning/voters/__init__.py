@@ -101,6 +101,15 @@ class VoterOptions:
     """How long a voter that runs in a process of its own may take to load."""
 
 
+def classes_of(data: Dataset | None, options: VoterOptions) -> int:
+    """How many classes are voted on, by the task or by the agent's data."""
+    if options.task is not None:
+        return len(options.task.classes)
+    if data is None:
+        raise ValueError("without a task (--task) a voter takes the agent's data (--data)")
+    return data.classes
+
+
 class VoterFactory(Protocol):
     """Makes a voter of an agent's data, if it has any; a `ValueError` says why it can't."""
 

@@ -59,9 +59,11 @@ def send(
     about = [{"dtype": array.dtype.str, "shape": array.shape} for array in rows]
     text = json.dumps({**header, _ARRAYS: about}).encode()
     size = len(text) + sum(array.nbytes for array in rows)
-    for part in (_LENGTHS.pack(size, len(text)), text, *(memoryview(_flat(one)) for one in rows)):
+    deadline.apply(line)
+    line.sendall(_LENGTHS.pack(size, len(text)) + text)
+    for array in rows:
         deadline.apply(line)
-        line.sendall(part)
+        line.sendall(_bytes(array))
 
 
 def receive(
@@ -91,9 +93,10 @@ def receive(
     return header, arrays
 
 
-def _flat(array: Array) -> Array:
-    """Its bytes, of which a `memoryview` can be taken whatever the dtype and shape."""
-    return array.reshape(-1).view(np.uint8)
+def _bytes(array: Array) -> memoryview:
+    """An array's bytes, without a copy."""
+    flat: Any = array.reshape(-1).view(np.uint8)
+    return memoryview(flat)
 
 
 def _exactly(line: socket.socket, size: int, deadline: Deadline) -> bytearray:

@@ -205,7 +205,7 @@ def _array(one: Mapping[str, Any], rows: int) -> Array:
     """A tensor of an answer, whose data may be nested or flat."""
     shape, datatype = _tensor(one).shape, one.get("datatype")
     try:
-        found = np.array(one.get("data"), dtype=_DTYPES[str(datatype)])
+        found: Array = np.array(one.get("data"), dtype=_DTYPES[str(datatype)])
         return found.reshape(tuple(side or 0 for side in shape))
     except (ValueError, TypeError, OverflowError) as error:
         raise ValueError(f"the output {one.get('name')!r} is not of the shape {shape}") from error

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -24,7 +25,8 @@ import numpy.typing as npt
 from mpc_vote.app.process import PARENT_VARIABLE
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.errors import printable
-from mpc_vote.learning.voters import VoterOptions
+from mpc_vote.learning.voters import VoterOptions, classes_of
+from mpc_vote.learning.voters.answers import Fault
 from mpc_vote.learning.voters.frames import Deadline, FrameError, receive, send
 from mpc_vote.learning.voters.messages import opening
 from mpc_vote.voting.ballots import BALLOTS, BallotKind
@@ -58,7 +60,7 @@ class IsolatedVoter:
         self._name = name
         self._opening = opening(name, data, options)
         self._limit = options.start_seconds
-        self._classes = data.classes if options.task is None else len(options.task.classes)
+        self._classes = classes_of(data, options)
         self._lock = threading.Lock()
         self._closed = False
         self._child: _Child | None = None
@@ -123,7 +125,9 @@ class IsolatedVoter:
             self._restart()
             raise VoterError("its process ended", why) from error
         if not arrays:
-            raise VoterError("it ended with an error", str(header.get("failed")))
+            fault = str(header.get("fault"))
+            why = Fault[fault].value if fault in Fault.__members__ else "it ended with an error"
+            raise VoterError(why, str(header.get("failed")))
         return arrays[0]
 
     def close(self) -> None:
@@ -171,10 +175,11 @@ class _Child:
         self.line, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", WORKER, str(theirs.fileno())],
+                [sys.executable, "-Pu", "-m", WORKER, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # what it prints is for its owner, beside the agent's log
                 pass_fds=[theirs.fileno()],
+                start_new_session=True,
                 env=_environment(),
             )
 
@@ -186,7 +191,8 @@ class _Child:
             return True
 
     def kill(self) -> None:
-        self.process.kill()
+        with contextlib.suppress(ProcessLookupError):  # with all that it started itself
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         with contextlib.suppress(OSError):  # wakes whoever waits for an answer
             self.line.shutdown(socket.SHUT_RDWR)

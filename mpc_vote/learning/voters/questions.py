@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from mpc_vote.data.dataset import Dataset, check_points
 from mpc_vote.learning.features import for_task
-from mpc_vote.learning.voters import ModelInputs, VoterOptions
+from mpc_vote.learning.voters import ModelInputs, VoterOptions, classes_of
 from mpc_vote.tasks import CategoryColumn, ImageInput, Input, TableInput, Task, TextInput
 
 Array = npt.NDArray[Any]
@@ -48,25 +48,31 @@ class Question:
     form: Form
     given: Callable[[Array], Any]
     example: Array
-    """Rows to try a model on, made of public things."""
+    """Rows to try a model on: see `example_rows`."""
 
     @classmethod
     def of(cls, data: Dataset | None, options: VoterOptions) -> Question:
         """What an agent's settings ask a model."""
-        task = options.task
+        task, rows = options.task, example_rows(data, options)
         if task is not None:
             form, given = _given(task, options.inputs)
-            return cls(task.classes, task.attributes, form, given, example(task.input))
-        if data is None:
-            raise ValueError("without a task (--task) a voter takes the agent's data (--data)")
-        classes = tuple(str(place) for place in range(data.classes))
-        rows = np.zeros((_EXAMPLES, *data.shape), dtype=np.float32)
-        return cls(classes, data.multi_label, Form.VECTORS, _points, rows)
+            return cls(task.classes, task.attributes, form, given, rows)
+        classes = tuple(str(place) for place in range(classes_of(data, options)))
+        attributes = data is not None and data.multi_label
+        return cls(classes, attributes, Form.VECTORS, _points, rows)
 
 
-def example(schema: Input) -> Array:
-    """Rows of a task that no record is needed for: numbers at their centres, the first category of
-    each column, a word, no ink."""
+def example_rows(data: Dataset | None, options: VoterOptions) -> Array:
+    """Rows to try a voter on, made of public things: numbers at their centres, the first category
+    of each column, a word, no ink; zeros where there is no task."""
+    if options.task is not None:
+        return _of_task(options.task.input)
+    if data is None:
+        raise ValueError("without a task (--task) a voter takes the agent's data (--data)")
+    return np.zeros((_EXAMPLES, *data.shape), dtype=data.x.dtype)
+
+
+def _of_task(schema: Input) -> Array:
     rows: Array
     if isinstance(schema, TableInput):
         rows = schema.encode(

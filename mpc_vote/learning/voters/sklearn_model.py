@@ -76,7 +76,7 @@ def _shaped(question: Question) -> Callable[[Any], Any]:
 
 def _frame() -> Callable[[Any], Any]:
     try:
-        import pandas  # type: ignore[import-untyped]
+        import pandas
     except ImportError as error:
         raise ValueError(
             "columns by name take pandas, which is not installed: pip install pandas, or leave "

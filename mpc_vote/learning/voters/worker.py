@@ -15,6 +15,7 @@ import numpy as np
 
 from mpc_vote.app.process import die_with_parent, leave_no_core
 from mpc_vote.learning.voters import make_voter
+from mpc_vote.learning.voters.answers import FaultyAnswer
 from mpc_vote.learning.voters.frames import Deadline, receive, send
 from mpc_vote.learning.voters.messages import opened
 from mpc_vote.voting.ballots import BALLOTS
@@ -42,14 +43,12 @@ def main(descriptor: int) -> None:
         except EOFError:
             return
         try:
-            send(
-                line,
-                {},
-                [np.asarray(voter.vote(queries, BALLOTS.by_name(header["kind"])))],
-                _FOREVER,
-            )
-        except (Exception, SystemExit):
-            send(line, {"failed": traceback.format_exc()[-_DETAIL:]}, [], _FOREVER)
+            votes = np.asarray(voter.vote(queries, BALLOTS.by_name(header["kind"])))
+            send(line, {}, [votes], _FOREVER)
+        except (Exception, SystemExit) as error:
+            fault = error.fault.name if isinstance(error, FaultyAnswer) else ""
+            told = {"failed": traceback.format_exc()[-_DETAIL:], "fault": fault}
+            send(line, told, [], _FOREVER)
 
 
 def _refusal(error: BaseException) -> dict[str, Any]:

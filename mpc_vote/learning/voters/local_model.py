@@ -15,7 +15,7 @@ import numpy as np
 
 from mpc_vote.data.dataset import Dataset, FloatArray, LabelArray, PointArray
 from mpc_vote.learning.features.maps import FeatureMap
-from mpc_vote.learning.nets.networks import Network, Progress, Recipe, fit, predict_scores
+from mpc_vote.learning.nets.networks import Network, NetworkRecipe, Progress, fit, predict_scores
 from mpc_vote.learning.nets.stacked_networks import StackedNetwork
 from mpc_vote.learning.nets.stacked_training import predict_scores as stacked_scores
 from mpc_vote.learning.voters import VoterOptions
@@ -23,7 +23,7 @@ from mpc_vote.learning.voters.abstention import train_abstaining_chunk, votes
 from mpc_vote.learning.voters.sight import picture_sight
 from mpc_vote.voting.ballots import ONE_HOT, BallotKind
 
-_RECIPE = Recipe(epochs=15, batch=32, rate=4e-3, decay=0.02, smoothing=0.05, augment=True)
+_RECIPE = NetworkRecipe(epochs=15, batch=32, rate=4e-3, decay=0.02, smoothing=0.05, augment=True)
 
 
 def make(data: Dataset | None, options: VoterOptions) -> ModelVoter | AbstainingVoter:

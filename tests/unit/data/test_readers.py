@@ -17,13 +17,14 @@ from mpc_vote.data.dataset import Dataset
 from mpc_vote.data.partition import save_part
 from mpc_vote.data.readers import read, reader_for
 from mpc_vote.plugins import PluginError
+from mpc_vote.tasks import Task
 
 PART = Dataset("part", np.ones((3, 2), np.float32), np.array([0, 1, 1]), 2)
 REQUIRED = ("--certs=x", "--data=x", "--data-dir=x", "--coordinator=h:1", "--parties=a=h:1,b=h:2")
 
 
 def _plug_in(monkeypatch: pytest.MonkeyPatch, reader: Any) -> str:
-    monkeypatch.setitem(sys.modules, "my_readers", SimpleNamespace(read=reader))  # type: ignore[misc]
+    monkeypatch.setitem(sys.modules, "my_readers", SimpleNamespace(read=reader))
     return "my_readers:read"
 
 
@@ -42,7 +43,12 @@ def test_a_reader_that_is_named_comes_before_the_ending(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Path] = []
-    name = _plug_in(monkeypatch, lambda path, task: seen.append(path) or PART)
+
+    def noted(path: Path, task: Task | None) -> Dataset:
+        seen.append(path)
+        return PART
+
+    name = _plug_in(monkeypatch, noted)
     assert read(tmp_path / "part.npz", name) is PART
     assert seen == [tmp_path / "part.npz"]
 

@@ -85,7 +85,7 @@ def test_a_plan_need_not_say_what_its_task_says() -> None:
     assert (named.message.classes, named.message.task_digest) == (3, ONE.digest)
     for changes in ({"classes": 4}, {"ballot": common_pb2.BALLOT_KIND_ONE_HOT}, {"tau": 1}):
         with refused(ErrorKind.TASK_CONTRADICTED, "task one has"):
-            spec(label_pb2.LabelPlan(task="one", **changes))  # type: ignore[arg-type]
+            spec(label_pb2.LabelPlan(task="one", **changes))
 
 
 def test_nobody_is_asked_who_does_not_answer_the_task() -> None:
@@ -112,7 +112,7 @@ def test_offers_are_bounded_and_of_different_tasks() -> None:
     for changes in ({"task": "one"}, {"task_digest": ONE.digest}):
         half = common_pb2.Offer()
         half.MergeFrom(PLAIN)
-        half.MergeFrom(common_pb2.Offer(**changes))  # type: ignore[arg-type]
+        half.MergeFrom(common_pb2.Offer(**changes))
         with refused(ErrorKind.SPEC_INVALID, "or neither"):
             attendance._check_capabilities(agent(half))
 

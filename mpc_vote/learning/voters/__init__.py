@@ -21,8 +21,9 @@ from mpc_vote.tasks import Task
 from mpc_vote.voting.ballots import BallotKind
 
 GROUP = "mpc_vote.voters"
+NEIGHBOURS = "knn"
 _TRAINED_HERE = {
-    "knn": "mpc_vote.learning.voters.knn:make",
+    NEIGHBOURS: "mpc_vote.learning.voters.knn:make",
     "network": "mpc_vote.learning.voters.local_model:make",
 }
 OWN = {
@@ -79,6 +80,9 @@ class VoterOptions:
     task: Task | None = None
     """Whose inputs are voted on; `k`, `features` and `reach` are then the task's."""
 
+    weights: Path | None = None
+    """Where this machine has the weights of the task's feature map, if not in their usual place."""
+
     model: str = ""
     """The file or the URL of a model that is not trained here."""
 
@@ -122,6 +126,11 @@ def check_voter(name: str) -> str:
     """A name that stands for a voter; nothing is loaded."""
     plugins.place(GROUP, OWN, name)
     return name
+
+
+def needs_data(name: str) -> bool:
+    """Whether there is no such voter without private records."""
+    return name in _TRAINED_HERE
 
 
 def is_foreign(name: str) -> bool:

@@ -4,13 +4,14 @@ Everything here ends up in a file that all who take part can read, and every vot
 the sample must be public: scales or categories of private records would cost privacy that nobody
 accounts for.
 
-A number's center is the median and its scale what the spread of the middle half would be the
-standard deviation of (IQR / 1.349), which a few far values do not move; where the middle half is
-all one value, the mean and the standard deviation.
+A number's center and scale are its mean and standard deviation, after values outside the 1st and
+99th percentiles were brought to those: a typing error must not set a scale. Where a column has two
+values only, such as 0 and 1, its scale puts them as far apart as two categories.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -44,7 +45,7 @@ MAX_LABELS = 1_000
 PICTURE_SIDE = 224
 """What pictures of mixed or larger sizes are scaled to: what a backbone sees."""
 
-_IQR = 1.349
+_USUAL = (0.01, 0.99)
 _WORDS = 3  # on average, from which a column is free text
 _DISTINCT = 0.9  # of the rows have values of their own: identifiers, names, dates
 _FEW = 20  # rows from which that says something
@@ -196,10 +197,7 @@ def _number(
     there = values[np.isfinite(values)]
     if len(there) == 0:
         return None, "is left out: it is empty in the sample"
-    low, center, high = (float(one) for one in np.quantile(there, (0.25, 0.5, 0.75)))
-    scale = (high - low) / _IQR
-    if scale <= 0:
-        center, scale = float(there.mean()), float(there.std())
+    center, scale = _measure(there)
     if not 0 < scale < MAX_SIZE:
         return None, "is left out: it is the same everywhere in the sample"
     whole = bool((there == np.round(there)).all())
@@ -207,6 +205,15 @@ def _number(
     if whole and len(there) >= _FEW and (_ID.search(name) or distinct == 1):
         note = "looks like an identifier, which says nothing about others: leave it out (--ignore)"
     return NumberColumn(name, _rounded(center), _rounded(scale)), note
+
+
+def _measure(there: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """The center and scale of numbers."""
+    if len(np.unique(there)) == 2:
+        return float(there.mean()), float(np.ptp(there)) / math.sqrt(2)
+    within = np.clip(there, *np.quantile(there, _USUAL))
+    usual = within if np.ptp(within) > 0 else there
+    return float(usual.mean()), float(usual.std())
 
 
 def _category(name: str, texts: Sequence[str | None], limit: int) -> tuple[Column | None, str]:

@@ -25,7 +25,7 @@ from mpc_vote.data.dataset import (
     check_labels,
     check_points,
 )
-from mpc_vote.learning.features.maps import feature_map
+from mpc_vote.learning.features.maps import FeatureMap, feature_map
 from mpc_vote.learning.voters import VoterOptions
 from mpc_vote.voting.ballots import KNN_COUNT, KNN_FREQUENCY, MULTI_LABEL, BallotKind
 
@@ -60,7 +60,7 @@ class KnnVoter:
         classes: int,
         k: int,
         *,
-        features: str = "raw",
+        features: str | FeatureMap = "raw",
         reach: float | None = None,
     ) -> None:
         check_points(x)
@@ -77,7 +77,7 @@ class KnnVoter:
         self.k = k
         self._shape = x.shape[1:]
         self._reach = reach
-        self._features = feature_map(features)
+        self._features = feature_map(features) if isinstance(features, str) else features
         self._labels = y.copy()
         self._index = _index(self._features(x))
 
@@ -117,7 +117,13 @@ class AttributeVoter:
     k = 0
 
     def __init__(
-        self, x: FloatArray, y: LabelArray, attributes: int, k: int, *, features: str = "raw"
+        self,
+        x: FloatArray,
+        y: LabelArray,
+        attributes: int,
+        k: int,
+        *,
+        features: str | FeatureMap = "raw",
     ) -> None:
         check_points(x)
         check_attributes(y, attributes)
@@ -125,7 +131,7 @@ class AttributeVoter:
             raise ValueError("attributes need as many rows as there are points, and k at least 1")
         self._k = k
         self._shape = x.shape[1:]
-        self._features = feature_map(features)
+        self._features = feature_map(features) if isinstance(features, str) else features
         self._attributes = y.copy()
         self._index = _index(self._features(x))
 

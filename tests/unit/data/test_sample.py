@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from mpc_vote.tasks import CategoryColumn, Column, ImageInput, NumberColumn, Tab
 ROWS = 40
 
 
-def drafted(path: Path, columns: dict[str, list[object]], **wishes: object) -> Draft:
+def drafted(path: Path, columns: Mapping[str, Sequence[object]], **wishes: object) -> Draft:
     """From a table with these columns and a label."""
     given = {**columns, "label": ["no", "yes"] * (ROWS // 2)}
     lines = [
@@ -46,28 +47,28 @@ def test_numbers_are_measured_and_one_typing_error_does_not_set_the_scale(tmp_pa
 
 def test_two_values_are_as_far_apart_as_two_categories(tmp_path: Path) -> None:
     for rare in (1, 20):
-        flags: list[object] = [1] * rare + [0] * (ROWS - rare)
+        flags = [1] * rare + [0] * (ROWS - rare)
         column = only(drafted(tmp_path, {"flag": flags}))
         assert isinstance(column, NumberColumn)
         assert (1 / column.scale) ** 2 == pytest.approx(2, rel=1e-3)
 
 
 def test_missing_cells_and_a_few_wrong_ones_do_not_make_a_category(tmp_path: Path) -> None:
-    values: list[object] = ["", "NA", "abc", *np.linspace(0, 1, ROWS - 3)]
+    values = ["", "NA", "abc", *np.linspace(0, 1, ROWS - 3)]
     draft = drafted(tmp_path, {"a": values})
     assert isinstance(only(draft), NumberColumn)
     assert draft.notes == ["'a' has 1 cells that are no usable numbers"]
 
 
 def test_categories_are_the_most_frequent_ones(tmp_path: Path) -> None:
-    values: list[object] = ["b"] * 20 + ["a"] * 10 + ["NA"] * 5 + ["d"] * 3 + ["c"] * 2
+    values = ["b"] * 20 + ["a"] * 10 + ["NA"] * 5 + ["d"] * 3 + ["c"] * 2
     draft = drafted(tmp_path, {"a": values}, max_categories=3)
     assert only(draft) == CategoryColumn("a", ("a", "b", "d"))
     assert draft.notes == ["'a' has 1 rarer values, which become \"any other\""]
 
 
 def test_codes_are_categories_if_one_says_so(tmp_path: Path) -> None:
-    values: list[object] = [10, 9, 2, 1] * (ROWS // 4)
+    values = [10, 9, 2, 1] * (ROWS // 4)
     assert isinstance(only(drafted(tmp_path, {"a": values})), NumberColumn)
     as_said = only(drafted(tmp_path, {"a": values}, categories=("a",)))
     assert as_said == CategoryColumn("a", ("1", "2", "9", "10"))

@@ -27,11 +27,9 @@ async def serve_agent(settings: AgentSettings) -> None:
     """Runs an agent until it is told to stop."""
     credentials = await credentials_of(settings)
     name = credentials.identity.name
-    voter, capabilities = await asyncio.to_thread(prepare, settings, name)
+    servings = await asyncio.to_thread(prepare, settings, name)
     async with contextlib.AsyncExitStack() as stack:
-        agent = await open_agent(
-            stack, settings, credentials, settings.data_dir, voter, capabilities
-        )
+        agent = await open_agent(stack, settings, credentials, settings.data_dir, servings)
         if settings.health_listen is not None:
             server = rpc.Server(credentials, settings.health_listen, [], agent.health)
             stack.push_async_callback(server.stop)

@@ -52,7 +52,7 @@ class Agent:
         policy: Policy,
         voter: Voter,
         capabilities: agent_pb2.Capabilities,
-        coordinator: rpc.Channel,
+        coordinator: rpc.AuthenticatedChannel,
         parties: Mapping[str, grpc.aio.Channel],
         scratch: Path,
         voter_name: str = "",

@@ -51,7 +51,9 @@ async def credentials_of(settings: AgentSettings) -> Credentials:
     return Credentials.load(settings.certs, Role.AGENT)
 
 
-async def keep_renewed(credentials: Credentials, certs: Path, coordinator: rpc.Channel) -> None:
+async def keep_renewed(
+    credentials: Credentials, certs: Path, coordinator: rpc.AuthenticatedChannel
+) -> None:
     """Renews the agent's certificate whenever its end is near, for ever."""
     while True:
         left = credentials.newest().renew_from - dt.datetime.now(dt.UTC)
@@ -63,7 +65,9 @@ async def keep_renewed(credentials: Credentials, certs: Path, coordinator: rpc.C
         await asyncio.sleep(min(_RENEWAL_SECONDS, max(left.total_seconds(), _RETRY_SECONDS)))
 
 
-async def _renew(credentials: Credentials, certs: Path, coordinator: rpc.Channel) -> None:
+async def _renew(
+    credentials: Credentials, certs: Path, coordinator: rpc.AuthenticatedChannel
+) -> None:
     paths = CredentialPaths.in_directory(certs)
     key = ec.generate_private_key(ec.SECP256R1())
     stub = enrolment_pb2_grpc.RenewalServiceStub(coordinator)

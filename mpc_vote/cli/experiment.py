@@ -21,9 +21,9 @@ from mpc_vote.app.process import CommandError
 from mpc_vote.cli.common import check_writable, console, progress, write_json
 from mpc_vote.simulation import experiment as experiments
 from mpc_vote.simulation import report
-from mpc_vote.simulation.experiment import DATA_VARIABLE, Arm, Bench, Outcome, Tell
+from mpc_vote.simulation.experiment import DATA_VARIABLE, Arm, ArmContext, SeedResult, Tell
 from mpc_vote.simulation.experiments import EXPERIMENTS, find
-from mpc_vote.simulation.store import Store
+from mpc_vote.simulation.store import ResultStore
 
 _PAGE_WIDTH = 140
 
@@ -92,10 +92,10 @@ def _run(settings: ExperimentSettings, name: str, given: str) -> None:
         data = experiment.load(_data(settings))
     except (ValueError, FileNotFoundError) as error:
         raise CommandError(str(error)) from error
-    store = Store(settings.cache or settings.out / "cache")
+    store = ResultStore(settings.cache or settings.out / "cache")
     with _progress(out) as (tell, done):
-        bench = Bench(data, store, settings.workers, tell)
-        results = experiments.run(experiment, range(settings.seeds), bench, done)
+        context = ArmContext(data, store, settings.workers, tell)
+        results = experiments.run(experiment, range(settings.seeds), context, done)
     page_width = None if out.is_terminal else _PAGE_WIDTH
     Console(file=out.file, width=page_width).print(report.table(experiment, results))
     for note in experiment.notes:
@@ -125,7 +125,7 @@ def _progress(out: Console) -> Iterator[tuple[Tell, experiments.Done]]:
     """Shows what is done now: a live bar in a terminal, else a line now and then."""
     started = time.monotonic()
 
-    def done(arm: Arm, seed: int, outcome: Outcome) -> None:
+    def done(arm: Arm, seed: int, outcome: SeedResult) -> None:
         out.print(f"{arm.name}, seed {seed}: {100 * outcome.accuracy:.1f} %", soft_wrap=True)
 
     if not out.is_terminal:

@@ -20,42 +20,49 @@ from mpc_vote.learning.features.maps import FeatureMap
 from mpc_vote.learning.nets.augmentation import augment
 from mpc_vote.learning.nets.networks import Architecture
 from mpc_vote.learning.nets.stacked_networks import Labelled, fresh
-from mpc_vote.learning.nets.stacked_training import Recipe, classify, predict_scores, train_agents
+from mpc_vote.learning.nets.stacked_training import (
+    StackRecipe,
+    classify,
+    predict_scores,
+    train_agents,
+)
 from mpc_vote.learning.voters.abstention import train_abstaining
 from mpc_vote.learning.voters.abstention import votes as abstaining_votes
 from mpc_vote.learning.voters.domain_adaptation import (
     AdversarialNetwork,
     ConditionalNetwork,
-    Statistics,
+    DomainStatistics,
     adversarial,
     fresh_adversarial,
     neighbours,
     smooth,
 )
-from mpc_vote.simulation.experiment import Bench
+from mpc_vote.simulation.experiment import ArmContext
 from mpc_vote.simulation.feature_pipeline import FeaturePipeline
 from mpc_vote.simulation.store import fingerprint, plain
 
 STROKES = FeaturePipeline("strokes")
-VOTING = Recipe(steps=200, batch=32, rate=5e-3, decay=0.1)
-ADAPTING = Recipe(steps=300, batch=32, rate=4e-3, decay=0.02, public_batch=32)
+VOTING = StackRecipe(steps=200, batch=32, rate=5e-3, decay=0.1)
+ADAPTING = StackRecipe(steps=300, batch=32, rate=4e-3, decay=0.02, public_batch=32)
 
 _SMOOTHING = 0.05
 _COPIES = 5  # keeps the draws of warped copies apart from an agent's others
 
 
-class Agents(Protocol):
+class SimulatedAgents(Protocol):
     """Agents of one kind."""
 
     @property
     def sees_public(self) -> bool:
         """Whether they train with all public points, and not only vote on some."""
 
-    def votes(self, bench: Bench, partition: Partition, seed: int) -> LabelArray:
+    def votes(self, context: ArmContext, partition: Partition, seed: int) -> LabelArray:
         """What each says of each public point, (agents, points); -1 is nothing."""
 
 
-def cast(bench: Bench, partition: Partition, agents: Agents, seed: int) -> LabelArray:
+def cast(
+    context: ArmContext, partition: Partition, agents: SimulatedAgents, seed: int
+) -> LabelArray:
     """The votes of all agents on all public points, taken from the store where they are there."""
     config = {
         "parts": [fingerprint(part) for part in partition.private],
@@ -63,24 +70,24 @@ def cast(bench: Bench, partition: Partition, agents: Agents, seed: int) -> Label
         "agents": plain(agents),
         "seed": seed,
     }
-    made = bench.store.arrays(
-        "votes", config, lambda: {"votes": agents.votes(bench, partition, seed).astype(np.int16)}
+    made = context.store.arrays(
+        "votes", config, lambda: {"votes": agents.votes(context, partition, seed).astype(np.int16)}
     )
     return made["votes"].astype(np.int64)
 
 
 @dataclass(frozen=True)
-class Always:
+class AlwaysVotingAgents:
     """Agents that vote on whatever they are asked: the paper's way."""
 
     features: FeaturePipeline = STROKES
-    recipe: Recipe = VOTING
+    recipe: StackRecipe = VOTING
 
     sees_public = False
 
-    def votes(self, bench: Bench, partition: Partition, seed: int) -> LabelArray:
+    def votes(self, context: ArmContext, partition: Partition, seed: int) -> LabelArray:
         see = self.features.of(partition.public.x)
-        queries, data = see(partition.public.x), _seen(bench, partition.private, see)
+        queries, data = see(partition.public.x), _seen(context, partition.private, see)
         architecture = Architecture.for_shape(tuple(queries.shape[1:]), partition.public.classes)
         chunks = train_agents(
             lambda agents: fresh(architecture, seed, agents, data),
@@ -88,36 +95,36 @@ class Always:
             classify(_SMOOTHING),
             self.recipe,
             seed,
-            workers=bench.workers,
-            on_chunk=lambda done, total, _: bench.tell("agents learn", done, total),
+            workers=context.workers,
+            on_chunk=lambda done, total, _: context.tell("agents learn", done, total),
         )
         return _likeliest(predict_scores(chunks, queries))
 
 
 @dataclass(frozen=True)
-class Abstaining:
+class AbstainingAgents:
     """Agents that cast an empty ballot where a query is unlike their data."""
 
     features: FeaturePipeline = STROKES
 
     sees_public = True
 
-    def votes(self, bench: Bench, partition: Partition, seed: int) -> LabelArray:
+    def votes(self, context: ArmContext, partition: Partition, seed: int) -> LabelArray:
         see = self.features.of(partition.public.x)
-        queries, data = see(partition.public.x), _seen(bench, partition.private, see)
+        queries, data = see(partition.public.x), _seen(context, partition.private, see)
         chunks = train_abstaining(
             data,
             partition.public.classes,
             queries,
             seed,
-            workers=bench.workers,
-            on_chunk=lambda done, total, _: bench.tell("agents learn", done, total),
+            workers=context.workers,
+            on_chunk=lambda done, total, _: context.tell("agents learn", done, total),
         )
         return abstaining_votes(predict_scores(chunks, queries))
 
 
 @dataclass(frozen=True)
-class Adapted:
+class AdaptedAgents:
     """Agents whose models are adapted to the server's unlabelled points.
 
     Points of each domain are standardised by themselves. Then, each on its own: gradient reversal
@@ -131,16 +138,16 @@ class Adapted:
     even: bool = True
     least: int = 600
     width: int = 64
-    recipe: Recipe = ADAPTING
+    recipe: StackRecipe = ADAPTING
 
     sees_public = True
 
-    def votes(self, bench: Bench, partition: Partition, seed: int) -> LabelArray:
+    def votes(self, context: ArmContext, partition: Partition, seed: int) -> LabelArray:
         see = self.features.of(partition.public.x)
         features = see(partition.public.x)
-        queries = Statistics.of(features).apply(features)
+        queries = DomainStatistics.of(features).apply(features)
         parts = [self._enough(part, seed, agent) for agent, part in enumerate(partition.private)]
-        data = [(Statistics.of(x).apply(x), y) for x, y in _seen(bench, parts, see)]
+        data = [(DomainStatistics.of(x).apply(x), y) for x, y in _seen(context, parts, see)]
         shape, classes = tuple(queries.shape[1:]), partition.public.classes
         architecture = Architecture("mlp", shape, classes, self.width)
         kind = ConditionalNetwork if self.conditional else AdversarialNetwork
@@ -151,8 +158,8 @@ class Adapted:
             self.recipe,
             seed,
             public=queries,
-            workers=bench.workers,
-            on_chunk=lambda done, total, _: bench.tell("agents learn", done, total),
+            workers=context.workers,
+            on_chunk=lambda done, total, _: context.tell("agents learn", done, total),
         )
         scores = predict_scores(chunks, queries)
         if self.even:
@@ -173,10 +180,10 @@ class Adapted:
         return Dataset(part.name, x, np.tile(part.y, copies + 1), part.classes)
 
 
-def _seen(bench: Bench, parts: Sequence[Dataset], see: FeatureMap) -> list[Labelled]:
+def _seen(context: ArmContext, parts: Sequence[Dataset], see: FeatureMap) -> list[Labelled]:
     data: list[Labelled] = []
     for part in parts:
-        bench.tell("features", len(data), len(parts))
+        context.tell("features", len(data), len(parts))
         data.append((see(part.x), part.y))
     return data
 

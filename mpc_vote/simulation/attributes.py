@@ -9,7 +9,7 @@ import numpy as np
 from mpc_vote.data.partition import Partition
 from mpc_vote.learning.nets.ridge import Ridge
 from mpc_vote.learning.query_selection import selector
-from mpc_vote.simulation.experiment import Bench, Outcome
+from mpc_vote.simulation.experiment import ArmContext, SeedResult
 from mpc_vote.simulation.feature_pipeline import FeaturePipeline
 from mpc_vote.simulation.vote import simulated_spec, upload_bytes, vote
 from mpc_vote.voting.ballots import MULTI_LABEL, IntArray
@@ -30,8 +30,8 @@ class AttributesConfig:
 
 
 def ae_attributes(
-    bench: Bench, partition: Partition, config: AttributesConfig, seed: int
-) -> Outcome:
+    context: ArmContext, partition: Partition, config: AttributesConfig, seed: int
+) -> SeedResult:
     """Accuracy is the mean over attributes, as in the paper."""
     seen = config.features.partition(partition)
     public, test = seen.public, seen.test
@@ -42,7 +42,7 @@ def ae_attributes(
     )
     given: dict[str, IntArray] = {}
     for agent, part in zip(roster, seen.private, strict=True):
-        bench.tell("agents learn", len(given), len(roster))
+        context.tell("agents learn", len(given), len(roster))
         scores = Ridge.fit(part.x, part.y, config.agent_decay).scores(public.x[asked])
         given[agent] = spec.encode(agent, scores)
     labels = vote(spec, given, seed)
@@ -56,4 +56,4 @@ def ae_attributes(
         "received": float(partition.public.x.nbytes),
     }
     accuracy = float(np.mean(student.attributes(test.x) == test.y))
-    return Outcome(accuracy, (spec.mechanism,), figures)
+    return SeedResult(accuracy, (spec.mechanism,), figures)

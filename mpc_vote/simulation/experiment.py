@@ -19,7 +19,7 @@ from mpc_vote.data.dataset import Dataset
 from mpc_vote.data.partition import Partition
 from mpc_vote.privacy.accountant import Epsilons, epsilons
 from mpc_vote.privacy.mechanisms import Level, Mechanism, mechanism_from_json
-from mpc_vote.simulation.store import Store, fingerprint, plain
+from mpc_vote.simulation.store import ResultStore, fingerprint, plain
 
 Data: TypeAlias = Mapping[str, Dataset]
 Figures: TypeAlias = dict[str, Any]
@@ -42,7 +42,7 @@ def data_folder(given: Path | None) -> Path:
 
 
 @dataclass(frozen=True)
-class Paper:
+class PaperFigure:
     """What the paper's table says; accuracies in percent, epsilon as claimed there."""
 
     accuracy: float
@@ -51,7 +51,7 @@ class Paper:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SeedResult:
     """What came of one arm with one seed; a method without privacy has no mechanisms."""
 
     accuracy: float
@@ -66,23 +66,23 @@ class Outcome:
         }
 
     @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Outcome:
+    def from_json(cls, stored: Mapping[str, Any]) -> SeedResult:
         mechanisms = (mechanism_from_json(json.dumps(one)) for one in stored["mechanisms"])
         return cls(stored["accuracy"], tuple(mechanisms), stored["figures"])
 
 
 @dataclass(frozen=True)
-class Bench:
+class ArmContext:
     """What an arm works with: the data, a store for parts of its work, whom to tell."""
 
     data: Data
-    store: Store
+    store: ResultStore
     workers: int
     tell: Tell
 
 
-Method: TypeAlias = Callable[[Bench, Partition, Any, int], Outcome]
-"""From (bench, who holds what, configuration, seed)."""
+Method: TypeAlias = Callable[[ArmContext, Partition, Any, int], SeedResult]
+"""From (context, who holds what, configuration, seed)."""
 Split: TypeAlias = Callable[[Data, Any, int], Partition]
 """From (data, an arm's setting, seed)."""
 
@@ -98,7 +98,7 @@ class Arm:
     name: str
     method: Method
     config: Any
-    paper: Paper | None = None
+    paper: PaperFigure | None = None
     setting: Any = None
     # Where the arm belongs in a plot of accuracy against a quantity: the line, and the value.
     point: tuple[str, float] | None = None
@@ -136,7 +136,7 @@ class ArmResult:
 
     arm: Arm
     setting: Any
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[SeedResult, ...]
     agent: Epsilons | None
     instance: Epsilons | None
 
@@ -178,29 +178,31 @@ class ArmResult:
         }
 
 
-Done: TypeAlias = Callable[[Arm, int, Outcome], None]
+Done: TypeAlias = Callable[[Arm, int, SeedResult], None]
 """Called with each outcome and its seed."""
 
 
-def run(experiment: Experiment, seeds: Sequence[int], bench: Bench, done: Done) -> list[ArmResult]:
+def run(
+    experiment: Experiment, seeds: Sequence[int], context: ArmContext, done: Done
+) -> list[ArmResult]:
     """Runs all arms with all seeds, or takes what is stored of them."""
-    outcomes: list[list[Outcome]] = [[] for _ in experiment.arms]
+    outcomes: list[list[SeedResult]] = [[] for _ in experiment.arms]
     for seed in seeds:
         divided: tuple[Any, Partition, str] | None = None
         for number, (arm, found) in enumerate(zip(experiment.arms, outcomes, strict=True)):
-            bench.tell(f"{arm.name}, seed {seed}", number, len(experiment.arms))
+            context.tell(f"{arm.name}, seed {seed}", number, len(experiment.arms))
             setting = experiment.setting_of(arm)
             if divided is None or divided[0] != setting:
-                partition = experiment.split(bench.data, setting, seed)
+                partition = experiment.split(context.data, setting, seed)
                 divided = setting, partition, _digest(partition)
             _, partition, digest = divided
 
             def make(arm: Arm = arm, partition: Partition = partition, seed: int = seed) -> Figures:
-                return arm.method(bench, partition, arm.config, seed).to_json()
+                return arm.method(context, partition, arm.config, seed).to_json()
 
             config = {"config": plain(arm.config), "seed": seed, "data": digest}
             name = f"outcomes/{arm.method.__name__}"
-            found.append(Outcome.from_json(bench.store.figures(name, config, make)))
+            found.append(SeedResult.from_json(context.store.figures(name, config, make)))
             done(arm, seed, found[-1])
     return [
         _result(experiment, arm, found)
@@ -213,7 +215,7 @@ def _digest(partition: Partition) -> str:
     return hashlib.sha256("".join(map(fingerprint, parts)).encode()).hexdigest()
 
 
-def _result(experiment: Experiment, arm: Arm, outcomes: Sequence[Outcome]) -> ArmResult:
+def _result(experiment: Experiment, arm: Arm, outcomes: Sequence[SeedResult]) -> ArmResult:
     """The cost must not depend on the seed: it would say something about the data."""
     costs = {outcome.mechanisms for outcome in outcomes}
     if len(costs) != 1:

@@ -15,33 +15,39 @@ import numpy as np
 from mpc_vote.data.dataset import FloatArray, LabelArray
 from mpc_vote.data.partition import Partition
 from mpc_vote.learning.baselines import centralised
-from mpc_vote.learning.baselines.centralised import Reference
+from mpc_vote.learning.baselines.centralised import CentralTotals
 from mpc_vote.learning.query_selection import selector
 from mpc_vote.learning.students.classifier import Classifier
 from mpc_vote.learning.students.prototypes import PrototypeRecipe, train_prototypes
 from mpc_vote.learning.students.semi_supervised import SemiSupervisedRecipe, train_semi_supervised
 from mpc_vote.learning.students.supervised import train_student
 from mpc_vote.learning.voters.knn import KnnVoter
-from mpc_vote.simulation.agents import STROKES, Abstaining, Agents, Always, cast
-from mpc_vote.simulation.experiment import Bench, Outcome
+from mpc_vote.simulation.agents import (
+    STROKES,
+    AbstainingAgents,
+    AlwaysVotingAgents,
+    SimulatedAgents,
+    cast,
+)
+from mpc_vote.simulation.experiment import ArmContext, SeedResult
 from mpc_vote.simulation.feature_pipeline import FeaturePipeline
 from mpc_vote.simulation.vote import simulated_spec, upload_bytes, vote
 from mpc_vote.voting.ballots import KNN_COUNT, ONE_HOT, IntArray
 from mpc_vote.voting.spec import Spec
 
-ALWAYS, ABSTAINING = Always(), Abstaining()
+ALWAYS, ABSTAINING = AlwaysVotingAgents(), AbstainingAgents()
 
 
 @dataclass(frozen=True)
-class AskedOnly:
+class LabelledOnly:
     """A network that learns from the asked points alone: the paper's way."""
 
 
-StudentRecipe: TypeAlias = SemiSupervisedRecipe | PrototypeRecipe | AskedOnly
+StudentRecipe: TypeAlias = SemiSupervisedRecipe | PrototypeRecipe | LabelledOnly
 
 
 @dataclass(frozen=True)
-class Labelling:
+class QueryConfig:
     """Which public points are asked about, chosen by their `features`, and with how much noise."""
 
     queries: int
@@ -54,8 +60,8 @@ class Labelling:
 class AeConfig:
     """AE-DPFL (the paper's Algorithm 2)."""
 
-    labelling: Labelling
-    agents: Agents = ABSTAINING
+    labelling: QueryConfig
+    agents: SimulatedAgents = ABSTAINING
     student: StudentRecipe = field(default_factory=SemiSupervisedRecipe)
 
 
@@ -64,7 +70,7 @@ class KnnConfig:
     """kNN-DPFL (the paper's Algorithm 3) with count ballots; k is a share of an agent's points, and
     neighbours are sought among `features` of their own."""
 
-    labelling: Labelling
+    labelling: QueryConfig
     k_share: float
     features: FeaturePipeline = STROKES
     student: StudentRecipe = field(default_factory=SemiSupervisedRecipe)
@@ -74,9 +80,9 @@ class KnnConfig:
 class PateConfig:
     """PATE over the pooled records, with so many teachers."""
 
-    labelling: Labelling
+    labelling: QueryConfig
     teachers: int
-    models: Always = ALWAYS
+    models: AlwaysVotingAgents = ALWAYS
     student: StudentRecipe = field(default_factory=SemiSupervisedRecipe)
 
 
@@ -84,17 +90,17 @@ class PateConfig:
 class PrivateKnnConfig:
     """Private-kNN over the pooled records."""
 
-    labelling: Labelling
+    labelling: QueryConfig
     k: int
     sampling: float
     features: FeaturePipeline = STROKES
     student: StudentRecipe = field(default_factory=SemiSupervisedRecipe)
 
 
-def ae_dpfl(bench: Bench, partition: Partition, config: AeConfig, seed: int) -> Outcome:
+def ae_dpfl(context: ArmContext, partition: Partition, config: AeConfig, seed: int) -> SeedResult:
     """Agents' models vote on some public points, the server's student learns from the winners."""
     public = partition.public
-    votes = cast(bench, partition, config.agents, seed)
+    votes = cast(context, partition, config.agents, seed)
     features, asked = _ask(partition, config.labelling, seed)
     roster = {f"agent-{number}": 0 for number in range(len(partition.private))}
     spec = simulated_spec(ONE_HOT, len(asked), public.classes, roster, config.labelling.sigma)
@@ -102,10 +108,10 @@ def ae_dpfl(bench: Bench, partition: Partition, config: AeConfig, seed: int) -> 
         agent: spec.encode(agent, own[asked]) for agent, own in zip(roster, votes, strict=True)
     }
     received = public.x if config.agents.sees_public else public.x[asked]
-    return _learn(bench, spec, given, asked, features, received, partition, config.student, seed)
+    return _learn(context, spec, given, asked, features, received, partition, config.student, seed)
 
 
-def knn_dpfl(bench: Bench, partition: Partition, config: KnnConfig, seed: int) -> Outcome:
+def knn_dpfl(context: ArmContext, partition: Partition, config: KnnConfig, seed: int) -> SeedResult:
     """The labels of agents' nearest neighbours of some public points are counted."""
     public = partition.public
     features, asked = _ask(partition, config.labelling, seed)
@@ -118,24 +124,26 @@ def knn_dpfl(bench: Bench, partition: Partition, config: KnnConfig, seed: int) -
     spec = simulated_spec(KNN_COUNT, len(asked), public.classes, roster, config.labelling.sigma)
     given: dict[str, IntArray] = {}
     for (agent, k), part in zip(roster.items(), partition.private, strict=True):
-        bench.tell("neighbours", len(given), len(roster))
+        context.tell("neighbours", len(given), len(roster))
         voter = KnnVoter(see(part.x), part.y, part.classes, k)
         given[agent] = spec.encode(agent, voter.counts(queries))
     received = public.x[asked]
-    return _learn(bench, spec, given, asked, features, received, partition, config.student, seed)
+    return _learn(context, spec, given, asked, features, received, partition, config.student, seed)
 
 
-def pate(bench: Bench, partition: Partition, config: PateConfig, seed: int) -> Outcome:
+def pate(context: ArmContext, partition: Partition, config: PateConfig, seed: int) -> SeedResult:
     """Models of random parts of all records vote before a curator."""
     pooled = centralised.pool(partition.private)
     parts = centralised.teacher_parts(pooled, config.teachers, seed)
-    votes = cast(bench, replace(partition, private=parts), config.models, seed)
+    votes = cast(context, replace(partition, private=parts), config.models, seed)
     features, asked = _ask(partition, config.labelling, seed)
     reference = centralised.pate(votes[:, asked], pooled.classes, config.labelling.sigma)
-    return _refer(bench, reference, asked, features, partition, config.student, seed)
+    return _refer(context, reference, asked, features, partition, config.student, seed)
 
 
-def private_knn(bench: Bench, partition: Partition, config: PrivateKnnConfig, seed: int) -> Outcome:
+def private_knn(
+    context: ArmContext, partition: Partition, config: PrivateKnnConfig, seed: int
+) -> SeedResult:
     """The labels of neighbours in samples of all records are counted before a curator."""
     features, asked = _ask(partition, config.labelling, seed)
     reference = centralised.private_knn(
@@ -147,17 +155,17 @@ def private_knn(bench: Bench, partition: Partition, config: PrivateKnnConfig, se
         seed,
         features=config.features.of(partition.public.x),
     )
-    return _refer(bench, reference, asked, features, partition, config.student, seed)
+    return _refer(context, reference, asked, features, partition, config.student, seed)
 
 
-def _ask(partition: Partition, labelling: Labelling, seed: int) -> tuple[FloatArray, LabelArray]:
+def _ask(partition: Partition, labelling: QueryConfig, seed: int) -> tuple[FloatArray, LabelArray]:
     """Features of all public points, and which of them are asked about."""
     features = labelling.features.of(partition.public.x)(partition.public.x)
     return features, selector(labelling.selection)(features, labelling.queries, seed)
 
 
 def _learn(
-    bench: Bench,
+    context: ArmContext,
     spec: Spec,
     given: Mapping[str, IntArray],
     asked: LabelArray,
@@ -166,10 +174,10 @@ def _learn(
     partition: Partition,
     recipe: StudentRecipe,
     seed: int,
-) -> Outcome:
+) -> SeedResult:
     """The vote, and a student of its labels; true labels of public points only score."""
     labels = vote(spec, given, seed)[:, 0]
-    student = _student(bench, asked, labels, features, partition, recipe, seed)
+    student = _student(context, asked, labels, features, partition, recipe, seed)
     totals = np.sum(list(given.values()), axis=0) / (1 << spec.message.fraction_bits)
     true = partition.public.y[asked]
     figures = {
@@ -181,31 +189,31 @@ def _learn(
         "received": float(received.nbytes),
     }
     test = partition.test
-    return Outcome(student.agreement(test.x, test.y), (spec.mechanism,), figures)
+    return SeedResult(student.agreement(test.x, test.y), (spec.mechanism,), figures)
 
 
 def _refer(
-    bench: Bench,
-    reference: Reference,
+    context: ArmContext,
+    reference: CentralTotals,
     asked: LabelArray,
     features: FloatArray,
     partition: Partition,
     recipe: StudentRecipe,
     seed: int,
-) -> Outcome:
+) -> SeedResult:
     labels = reference.release(seed)
-    student = _student(bench, asked, labels, features, partition, recipe, seed)
+    student = _student(context, asked, labels, features, partition, recipe, seed)
     figures = {
         "asked": float(len(asked)),
         "labels": float(np.mean(labels == partition.public.y[asked])),
         "sigma": reference.sigma,
     }
     test = partition.test
-    return Outcome(student.agreement(test.x, test.y), (reference.mechanism,), figures)
+    return SeedResult(student.agreement(test.x, test.y), (reference.mechanism,), figures)
 
 
 def _student(
-    bench: Bench,
+    context: ArmContext,
     asked: LabelArray,
     labels: LabelArray,
     features: FloatArray,
@@ -216,7 +224,7 @@ def _student(
     public = partition.public
 
     def tell(done: int, total: int, loss: float) -> None:
-        bench.tell("the student learns", done, total)
+        context.tell("the student learns", done, total)
 
     match recipe:
         case SemiSupervisedRecipe():
@@ -232,5 +240,5 @@ def _student(
             )
         case PrototypeRecipe():
             return train_prototypes(public.x, asked, labels, public.classes, recipe)
-        case AskedOnly():
+        case LabelledOnly():
             return train_student(public.x[asked], labels, public.classes, seed, on_progress=tell)

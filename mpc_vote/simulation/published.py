@@ -30,7 +30,7 @@ _FEDAVG_SIGMA = 0.06
 
 
 @dataclass(frozen=True)
-class Section:
+class PaperTable:
     """A table of the paper, or what its text says of a figure."""
 
     name: str
@@ -39,10 +39,10 @@ class Section:
     delta: float | None
 
 
-TABLE_1 = Section("Table 1", "digits, CelebA and MNIST, agent level", Level.AGENT, 1e-3)
-TABLE_2 = Section("Table 2", "Office-Caltech, instance level", Level.INSTANCE, None)
-TABLE_3 = Section("Table 3", "DomainNet (fruit), instance level", Level.INSTANCE, 1e-4)
-ABLATION = Section("ablation", "MNIST, a fixed budget at agent level", Level.AGENT, 1e-3)
+TABLE_1 = PaperTable("Table 1", "digits, CelebA and MNIST, agent level", Level.AGENT, 1e-3)
+TABLE_2 = PaperTable("Table 2", "Office-Caltech, instance level", Level.INSTANCE, None)
+TABLE_3 = PaperTable("Table 3", "DomainNet (fruit), instance level", Level.INSTANCE, 1e-4)
+ABLATION = PaperTable("ablation", "MNIST, a fixed budget at agent level", Level.AGENT, 1e-3)
 SECTIONS = (TABLE_1, TABLE_2, TABLE_3, ABLATION)
 
 ASSUMED_DELTA = 1e-4
@@ -57,7 +57,7 @@ class VoteRow:
     `server` is all of the server's data.
     """
 
-    section: Section
+    section: PaperTable
     name: str
     reported: float
     sigma: float | None
@@ -79,10 +79,10 @@ class VoteRow:
 
 
 @dataclass(frozen=True)
-class OtherRow:
+class UnderivedRow:
     """Epsilons that no sufficient settings are given for, and why they can't be derived."""
 
-    section: Section
+    section: PaperTable
     name: str
     reported: tuple[float, ...]
     missing: str
@@ -99,7 +99,7 @@ class OtherRow:
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedRow:
     """A row of a vote with the result; None where the text does not say how much noise."""
 
     row: VoteRow
@@ -191,19 +191,19 @@ _SAMPLING = "rounds and sampling not given"
 _NOISE = "rounds and noise not given"
 
 OTHERS = (
-    OtherRow(TABLE_1, "AE-DPFL, digits, data-dependent", (2.7,), _VOTES),
-    OtherRow(TABLE_1, "AE-DPFL+DA, digits, data-dependent", (2.1,), _VOTES),
-    OtherRow(TABLE_1, "AE-DPFL, MNIST, data-dependent", (4.3,), _VOTES),
-    OtherRow(TABLE_1, "DP-FedAvg, digits", (3.7,), _ROUNDS, sampling=0.05),
-    OtherRow(TABLE_1, "DP-FedAvg+DA, digits", (3.6,), _ROUNDS, sampling=0.05),
-    OtherRow(TABLE_1, "DP-FedAvg, CelebA", (4.0,), _ROUNDS, sampling=0.04),
-    OtherRow(TABLE_1, "DP-FedAvg, MNIST", (4.3,), _SAMPLING),
-    OtherRow(TABLE_2, "DP-FedAvg, AlexNet", (46.6, 47.1), _SAMPLING),
-    OtherRow(TABLE_2, "DP-FedSGD, AlexNet", (4.1, 4.0), _NOISE),
-    OtherRow(TABLE_2, "DP-FedSGD, AlexNet, less noise", (12.4, 7.9), _NOISE),
-    OtherRow(TABLE_2, "DP-FedSGD, ResNet50", (4.0, 3.9), _NOISE),
-    OtherRow(TABLE_3, "DP-FedSGD", (4.4, 4.6, 4.3), _NOISE),
-    OtherRow(TABLE_3, "DP-FedSGD, less noise", (11.6, 14.6, 11.9), _NOISE),
+    UnderivedRow(TABLE_1, "AE-DPFL, digits, data-dependent", (2.7,), _VOTES),
+    UnderivedRow(TABLE_1, "AE-DPFL+DA, digits, data-dependent", (2.1,), _VOTES),
+    UnderivedRow(TABLE_1, "AE-DPFL, MNIST, data-dependent", (4.3,), _VOTES),
+    UnderivedRow(TABLE_1, "DP-FedAvg, digits", (3.7,), _ROUNDS, sampling=0.05),
+    UnderivedRow(TABLE_1, "DP-FedAvg+DA, digits", (3.6,), _ROUNDS, sampling=0.05),
+    UnderivedRow(TABLE_1, "DP-FedAvg, CelebA", (4.0,), _ROUNDS, sampling=0.04),
+    UnderivedRow(TABLE_1, "DP-FedAvg, MNIST", (4.3,), _SAMPLING),
+    UnderivedRow(TABLE_2, "DP-FedAvg, AlexNet", (46.6, 47.1), _SAMPLING),
+    UnderivedRow(TABLE_2, "DP-FedSGD, AlexNet", (4.1, 4.0), _NOISE),
+    UnderivedRow(TABLE_2, "DP-FedSGD, AlexNet, less noise", (12.4, 7.9), _NOISE),
+    UnderivedRow(TABLE_2, "DP-FedSGD, ResNet50", (4.0, 3.9), _NOISE),
+    UnderivedRow(TABLE_3, "DP-FedSGD", (4.4, 4.6, 4.3), _NOISE),
+    UnderivedRow(TABLE_3, "DP-FedSGD, less noise", (11.6, 14.6, 11.9), _NOISE),
 )
 
 
@@ -213,14 +213,14 @@ def formula(moved: float, queries: int, sigma: float, delta: float) -> float:
     return rho + 2 * math.sqrt(rho * wanted)
 
 
-def check(row: VoteRow) -> Checked:
+def check(row: VoteRow) -> CheckedRow:
     """What a row costs, and how its number may have come about."""
     moved = _stated_moved(row)
     wanted = -math.log(row.delta)
     root = math.sqrt(wanted + row.reported) - math.sqrt(wanted)
     needed = math.sqrt(row.queries * moved / 2) / root
     if row.sigma is None:
-        return Checked(row, None, None, 0, None, needed)
+        return CheckedRow(row, None, None, 0, None, needed)
     stated = formula(moved, row.queries, row.sigma, row.delta)
     readings = list(_readings(row, row.sigma))
     match = next((how for how, value in readings if _equal(value, row.reported)), None)
@@ -228,7 +228,7 @@ def check(row: VoteRow) -> Checked:
         row.ballot, Noise.GAUSSIAN, row.sigma, row.queries, row.delta, ks=row.ks, tau=row.tau
     )
     ours = losses(plan)[row.section.level]
-    return Checked(row, stated, ours, len(readings), match, needed)
+    return CheckedRow(row, stated, ours, len(readings), match, needed)
 
 
 def one_round_of_fedavg(sampling: float, delta: float) -> float:

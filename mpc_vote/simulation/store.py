@@ -35,7 +35,7 @@ _OTHER = ("testbed", "cli", "proto", "simulation/experiments", "simulation/repor
 _PACKAGES = ("numpy", "torch", "faiss-cpu")
 
 
-class Store:
+class ResultStore:
     """A folder of results."""
 
     def __init__(self, root: Path) -> None:

@@ -33,7 +33,7 @@ _MEMORY_SECONDS = 0.5
 
 
 @dataclass
-class Child:
+class RoleProcess:
     """A running role."""
 
     name: str
@@ -56,7 +56,7 @@ class Cluster:
     agents: Mapping[str, Mapping[str, str]]
     coordinator_settings: Mapping[str, str] = field(default_factory=dict)
     party_settings: Mapping[str, str] = field(default_factory=dict)
-    children: dict[str, Child] = field(default_factory=dict)
+    children: dict[str, RoleProcess] = field(default_factory=dict)
     _memory: _MemoryWatch | None = None
 
     def __post_init__(self) -> None:
@@ -284,7 +284,7 @@ class Cluster:
                     PARENT_VARIABLE: str(os.getpid()),
                 },
             )
-        self.children[label] = Child(label, process, log)
+        self.children[label] = RoleProcess(label, process, log)
 
 
 def free_ports(count: int) -> list[int]:

@@ -334,7 +334,7 @@ def _service_name(servicer: object, open_to_anybody: bool) -> str:
     return f"{_PACKAGE}.{base.__name__.removesuffix('Servicer')}"
 
 
-class Channel(grpc.aio.Channel):
+class AuthenticatedChannel(grpc.aio.Channel):
     """A channel on which only `server` can answer: its certificate is checked for role and name.
 
     Calls go over a connection that was made with the newest credentials. Those under way when the
@@ -404,9 +404,9 @@ class Channel(grpc.aio.Channel):
         await self._newest().channel_ready()
 
 
-def dial(credentials: Credentials, address: str, server: Identity) -> Channel:
+def dial(credentials: Credentials, address: str, server: Identity) -> AuthenticatedChannel:
     """A channel on which only `server` can answer."""
-    return Channel(credentials, address, server)
+    return AuthenticatedChannel(credentials, address, server)
 
 
 def dial_anonymously(ca_pem: bytes, address: str, server: Identity) -> grpc.aio.Channel:

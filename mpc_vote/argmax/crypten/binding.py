@@ -131,7 +131,7 @@ def _binary(words: Words, size: torch.Size) -> Any:
 
 
 @dataclass
-class Session:
+class CryptenSession:
     """What CrypTen of a thread runs on."""
 
     channel: Channel
@@ -144,9 +144,9 @@ class Session:
 _current = threading.local()
 
 
-def current_session() -> Session:
+def current_session() -> CryptenSession:
     """The session of this thread."""
-    session: Session | None = getattr(_current, "session", None)
+    session: CryptenSession | None = getattr(_current, "session", None)
     if session is None:
         raise RuntimeError("CrypTen is used outside of bound(channel, preprocessing)")
     return session
@@ -211,7 +211,7 @@ def bound(channel: Channel, preprocessing: Preprocessing) -> Iterator[None]:
         "next": channel.next_stream,
         "local": SeedStream(new_seed()),
     }
-    _current.session = Session(
+    _current.session = CryptenSession(
         channel, preprocessing, Communicator(channel), DealtProvider(preprocessing), streams
     )
     try:

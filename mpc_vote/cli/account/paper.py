@@ -37,7 +37,7 @@ async def main(settings: PaperSettings) -> None:
 
 
 def _show_section(
-    out: Console, section: published.Section, rows: Sequence[published.Checked]
+    out: Console, section: published.PaperTable, rows: Sequence[published.CheckedRow]
 ) -> None:
     delta = (
         f"delta not stated, {published.ASSUMED_DELTA:g} assumed"
@@ -89,7 +89,7 @@ def _show_others(out: Console) -> None:
     out.print(table)
 
 
-def _checked(found: published.Checked) -> dict[str, Any]:
+def _checked(found: published.CheckedRow) -> dict[str, Any]:
     row = found.row
     return {
         "table": row.section.name,
@@ -110,7 +110,7 @@ def _checked(found: published.Checked) -> dict[str, Any]:
     }
 
 
-def _other(row: published.OtherRow) -> dict[str, Any]:
+def _other(row: published.UnderivedRow) -> dict[str, Any]:
     return {
         "table": row.section.name,
         "row": row.name,

@@ -24,7 +24,7 @@ from mpc_vote.voting.ballots import KNN_COUNT, ONE_HOT, IntArray
 
 
 @dataclass(frozen=True, eq=False)
-class Reference:
+class CentralTotals:
     """Totals in votes, (queries, classes), and what one release of noisy labels costs."""
 
     totals: IntArray
@@ -50,7 +50,7 @@ def teacher_parts(pooled: Dataset, teachers: int, seed: int) -> tuple[Dataset, .
     return hand_out(pooled, deal_iid(len(pooled), teachers, None, seed))
 
 
-def pate(predictions: npt.NDArray[np.int64], classes: int, sigma: float) -> Reference:
+def pate(predictions: npt.NDArray[np.int64], classes: int, sigma: float) -> CentralTotals:
     """PATE's GNMax (Papernot et al. 2018, "Scalable Private Learning with PATE").
 
     `predictions` holds the class that each teacher says of each query, (teachers, queries). A
@@ -70,7 +70,7 @@ def pate(predictions: npt.NDArray[np.int64], classes: int, sigma: float) -> Refe
         agent=Sensitivity(2 * teachers, 2 * teachers**2),
         instance=ONE_HOT.instance_sensitivity(fraction_bits=0),
     )
-    return Reference(totals, sigma, mechanism)
+    return CentralTotals(totals, sigma, mechanism)
 
 
 def private_knn(
@@ -82,7 +82,7 @@ def private_knn(
     seed: int,
     *,
     features: FeatureMap = raw,
-) -> Reference:
+) -> CentralTotals:
     """Private-kNN (Zhu et al. 2020, "Private-kNN: Practical Differential Privacy for Computer
     Vision"): neighbours in a sample that is drawn anew for each query.
 
@@ -103,4 +103,4 @@ def private_knn(
         if sample.any():
             voter = KnnVoter(points[sample], pooled.y[sample], pooled.classes, k)
             totals[row] = voter.counts(asked[row : row + 1])[0]
-    return Reference(totals, sigma, mechanism)
+    return CentralTotals(totals, sigma, mechanism)

@@ -32,7 +32,7 @@ _MOST_NUMBERS = 1 << 22  # gradients of single records that are held at a time
 
 
 @dataclass(frozen=True)
-class ClippedDescent:
+class DpSgdRecipe:
     """How steps go: the gradient of a record is clipped to the l2 norm `clip`."""
 
     steps: int
@@ -58,14 +58,14 @@ class ClippedDescent:
         return noise_for(epsilon, delta, self.steps, self.sampling)
 
 
-PRIVATE_RECORDS = ClippedDescent(steps=30, sampling=1.0, rate=10.0, clip=0.5)
+PRIVATE_RECORDS = DpSgdRecipe(steps=30, sampling=1.0, rate=10.0, clip=0.5)
 """For a linear model on unit features of a strong backbone, 30 dimensions that `project` kept."""
 
 
 def dp_fed_sgd(
     start: M,
     data: Sequence[Labelled],
-    plan: ClippedDescent,
+    plan: DpSgdRecipe,
     noise_multiplier: float,
     seed: int,
     *,

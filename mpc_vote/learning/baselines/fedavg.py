@@ -34,18 +34,24 @@ from mpc_vote.learning.baselines.noisy_sum import clipped_sum, noise_for, noisy_
 from mpc_vote.learning.nets.networks import Progress
 from mpc_vote.learning.nets.optimisers import one_thread
 from mpc_vote.learning.nets.stacked_networks import Labelled
-from mpc_vote.learning.nets.stacked_training import Batch, Loss, Recipe, chunked, train_chunk
+from mpc_vote.learning.nets.stacked_training import (
+    Loss,
+    StackBatch,
+    StackRecipe,
+    chunked,
+    train_chunk,
+)
 from mpc_vote.privacy import Clipped, PoissonGaussian
 
 _KEY = 0xFEDA  # keeps these draws apart from those of agents
 
 
 @dataclass(frozen=True)
-class Averaging:
+class FedAvgRecipe:
     """How rounds go: `local` says how an agent trains, with a rate that falls by `fade` a round."""
 
     rounds: int
-    local: Recipe
+    local: StackRecipe
     sampling: float = 1.0
     fade: float = 1.0
     momentum: float = 0.0
@@ -60,7 +66,7 @@ class Averaging:
 
 
 @dataclass(frozen=True)
-class ClippedAveraging(Averaging):
+class DpFedAvgRecipe(FedAvgRecipe):
     """The same, with differences clipped to the l2 norm `clip` (S in the paper)."""
 
     clip: float = 1.0
@@ -81,22 +87,26 @@ class ClippedAveraging(Averaging):
         return noise_for(epsilon, delta, self.rounds, self.sampling)
 
 
-IMAGES = Averaging(rounds=60, local=Recipe(steps=20, batch=32, rate=0.1, adam=False), sampling=0.1)
+IMAGES = FedAvgRecipe(
+    rounds=60, local=StackRecipe(steps=20, batch=32, rate=0.1, adam=False), sampling=0.1
+)
 """FedAvg of convolutional networks of width 16 over a hundred agents with small images."""
 
-FEATURES = Averaging(rounds=40, local=Recipe(steps=20, batch=32, rate=30.0, adam=False))
+FEATURES = FedAvgRecipe(rounds=40, local=StackRecipe(steps=20, batch=32, rate=30.0, adam=False))
 """FedAvg of a linear model (`StackedLinear`) on features that `project` has scaled."""
 
-FEATURES_OF_FEW = Averaging(rounds=10, local=Recipe(steps=20, batch=32, rate=10.0, adam=False))
+FEATURES_OF_FEW = FedAvgRecipe(
+    rounds=10, local=StackRecipe(steps=20, batch=32, rate=10.0, adam=False)
+)
 """The same for a few agents with domains of their own, which long training leads astray."""
 
-PRIVATE_IMAGES = ClippedAveraging(
-    rounds=10, local=Recipe(steps=60, batch=16, rate=0.05, adam=False), clip=0.7
+PRIVATE_IMAGES = DpFedAvgRecipe(
+    rounds=10, local=StackRecipe(steps=60, batch=16, rate=0.05, adam=False), clip=0.7
 )
 """DP-FedAvg of convolutional networks of width 4: noise on more parameters costs more."""
 
-PRIVATE_FEATURES = ClippedAveraging(
-    rounds=40, local=Recipe(steps=20, batch=32, rate=30.0, adam=False), clip=3.0
+PRIVATE_FEATURES = DpFedAvgRecipe(
+    rounds=40, local=StackRecipe(steps=20, batch=32, rate=30.0, adam=False), clip=3.0
 )
 """DP-FedAvg of a linear model on 60 dimensions of `strokes` that `project` has kept."""
 
@@ -106,7 +116,7 @@ def fed_avg(
     stack: Stack[M],
     data: Sequence[Labelled],
     loss: Loss[M],
-    plan: Averaging,
+    plan: FedAvgRecipe,
     seed: int,
     *,
     public: FloatArray | None = None,
@@ -134,7 +144,7 @@ def dp_fed_avg(
     stack: Stack[M],
     data: Sequence[Labelled],
     loss: Loss[M],
-    plan: ClippedAveraging,
+    plan: DpFedAvgRecipe,
     noise_multiplier: float,
     seed: int,
     *,
@@ -164,7 +174,7 @@ def _rounds(
     stack: Stack[M],
     data: Sequence[Labelled],
     loss: Loss[M],
-    plan: Averaging,
+    plan: FedAvgRecipe,
     seed: int,
     public: FloatArray | None,
     workers: int,
@@ -203,7 +213,7 @@ def _rounds(
 def _at_round(loss: Loss[M], number: int, rounds: int) -> Loss[M]:
     """The loss as of this round: done is the share of all rounds."""
 
-    def at(network: M, batch: Batch) -> torch.Tensor:
+    def at(network: M, batch: StackBatch) -> torch.Tensor:
         return loss(network, replace(batch, done=(number + batch.done) / rounds))
 
     return at

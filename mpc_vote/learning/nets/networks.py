@@ -149,7 +149,7 @@ def predict_scores(network: Network, x: FloatArray) -> FloatArray:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class NetworkRecipe:
     """How to train: an epoch passes over all points once."""
 
     epochs: int
@@ -165,7 +165,7 @@ def fit(
     y: LabelArray,
     classes: int,
     seed: int,
-    recipe: Recipe,
+    recipe: NetworkRecipe,
     on_epoch: Progress | None = None,
 ) -> tuple[Network, float]:
     """Train a network from scratch; gives it with the last epoch's mean loss."""
@@ -187,7 +187,7 @@ def _descend(
     network: Network,
     points: torch.Tensor,
     labels: torch.Tensor,
-    recipe: Recipe,
+    recipe: NetworkRecipe,
     on_epoch: Progress | None,
 ) -> float:
     batches = max(1, len(points) // recipe.batch)

@@ -1,7 +1,7 @@
 """The rules that networks are trained by, and the one thread that they run on.
 
 A rule takes one step at a rate, along the gradients that the parameters hold by then. `AdamW`
-serves most networks, at the rates of `one_cycle`; `Descent` serves the local steps of FedAvg.
+serves most networks, at the rates of `one_cycle`; `GradientDescent` the local steps of FedAvg.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class AdamW:
             point.addcdiv_(mean, square.sqrt().add_(self._EPSILON * bias), value=-size)
 
 
-class Descent:
+class GradientDescent:
     """Plain gradient steps, with weight decay."""
 
     def __init__(self, parameters: Iterable[torch.Tensor], decay: float) -> None:

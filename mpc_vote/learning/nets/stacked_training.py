@@ -4,7 +4,7 @@ Three parts that know nothing of each other's inside:
 
 * a *stack*: any `nn.Module` whose parameters and buffers lead with the axis of agents; see
   `stacked_networks`;
-* a *loss*: `loss(network, batch)` gives one figure per agent, (agents,); see `Batch`. As no
+* a *loss*: `loss(network, batch)` gives one figure per agent, (agents,); see `StackBatch`. As no
   parameter is shared, the gradient of their sum is each agent's own gradient. `classify` is the
   mean cross-entropy;
 * a *loop*: `train` takes steps on one stack, `train_agents` cuts many agents into chunks that fit
@@ -37,7 +37,7 @@ from torch.nn import functional
 from mpc_vote.data.dataset import FloatArray, check_points
 from mpc_vote.learning.nets.augmentation import augment
 from mpc_vote.learning.nets.networks import Progress
-from mpc_vote.learning.nets.optimisers import AdamW, Descent, one_cycle, one_thread
+from mpc_vote.learning.nets.optimisers import AdamW, GradientDescent, one_cycle, one_thread
 from mpc_vote.learning.nets.stacked_networks import Labelled, StackedNetwork, generator
 
 _CHUNK = 8
@@ -45,7 +45,7 @@ _PREDICT_ROWS = 128
 
 
 @dataclass(frozen=True)
-class Batch:
+class StackBatch:
     """What one step sees; each agent has drawn its rows by itself."""
 
     agents: Sequence[int]
@@ -64,7 +64,7 @@ class Batch:
 
 M = TypeVar("M", bound=nn.Module)
 T = TypeVar("T")
-Loss = Callable[[M, Batch], torch.Tensor]
+Loss = Callable[[M, StackBatch], torch.Tensor]
 """Gives one loss per agent, (agents,)."""
 Start = Callable[[Sequence[int]], M]
 """Makes the stack of the agents with these numbers, before training."""
@@ -73,7 +73,7 @@ Start = Callable[[Sequence[int]], M]
 def classify(smoothing: float = 0.0) -> Loss[nn.Module]:
     """Each agent's mean cross-entropy."""
 
-    def loss(network: nn.Module, batch: Batch) -> torch.Tensor:
+    def loss(network: nn.Module, batch: StackBatch) -> torch.Tensor:
         return cross_entropy(network(batch.x), batch.y, smoothing).mean(dim=1)
 
     return loss
@@ -87,7 +87,7 @@ def cross_entropy(logits: torch.Tensor, y: torch.Tensor, smoothing: float) -> to
 
 
 @dataclass(frozen=True)
-class Recipe:
+class StackRecipe:
     """How a stack is trained: every agent takes the same number of steps.
 
     With `adam` the rate rises to `rate` and falls to nothing along cosines, with decoupled weight
@@ -111,7 +111,7 @@ def train(
     network: M,
     data: Sequence[Labelled],
     loss: Loss[M],
-    recipe: Recipe,
+    recipe: StackRecipe,
     seed: int,
     agents: Sequence[int],
     public: FloatArray | None = None,
@@ -123,10 +123,10 @@ def train(
     if recipe.public_batch and (public is None or not len(public)):
         raise ValueError(f"the recipe takes {recipe.public_batch} public points a step: give some")
     shared = None if public is None else torch.from_numpy(np.ascontiguousarray(public))
-    streams = [_Stream(data[agent], recipe, seed, agent, shared) for agent in agents]
+    streams = [_BatchStream(data[agent], recipe, seed, agent, shared) for agent in agents]
     parameters = list(network.parameters())
     rates = one_cycle(recipe.rate, recipe.steps) if recipe.adam else [recipe.rate] * recipe.steps
-    rule = AdamW if recipe.adam else Descent
+    rule = AdamW if recipe.adam else GradientDescent
     optimiser = rule(parameters, recipe.decay)
     tail, kept = max(1, recipe.steps // 10), []
     network.train()
@@ -150,7 +150,7 @@ def train_agents(
     start: Start[M],
     data: Sequence[Labelled],
     loss: Loss[M],
-    recipe: Recipe,
+    recipe: StackRecipe,
     seed: int,
     *,
     public: FloatArray | None = None,
@@ -197,7 +197,7 @@ def train_chunk(
     start: Start[M],
     data: Sequence[Labelled],
     loss: Loss[M],
-    recipe: Recipe,
+    recipe: StackRecipe,
     seed: int,
     agents: Sequence[int],
     public: FloatArray | None = None,
@@ -236,11 +236,11 @@ def predict_scores(chunks: Iterable[StackedNetwork], queries: FloatArray) -> Flo
     return np.concatenate(parts)
 
 
-class _Stream:
+class _BatchStream:
     """One agent's batches: passes over its points in random order, and what warps them."""
 
     def __init__(
-        self, own: Labelled, recipe: Recipe, seed: int, agent: int, public: torch.Tensor | None
+        self, own: Labelled, recipe: StackRecipe, seed: int, agent: int, public: torch.Tensor | None
     ) -> None:
         x, y = own
         check_points(x)
@@ -277,7 +277,7 @@ def _passes(draws: np.random.Generator, points: int, batch: int) -> Iterator[tor
         rows = rows[batch:]
 
 
-def _gather(agents: Sequence[int], streams: Sequence[_Stream], done: float) -> Batch:
+def _gather(agents: Sequence[int], streams: Sequence[_BatchStream], done: float) -> StackBatch:
     parts = [stream.next() for stream in streams]
     x, y, public, public_rows = (torch.stack(column) for column in zip(*parts, strict=True))
-    return Batch(agents, x, y, public, public_rows, done)
+    return StackBatch(agents, x, y, public, public_rows, done)

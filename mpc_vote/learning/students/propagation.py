@@ -23,7 +23,7 @@ _SOLVER_STEPS, _SOLVER_ERROR = 300, 1e-10
 _ROWS = 512
 
 
-class Propagation(NamedTuple):
+class PropagatedLabels(NamedTuple):
     """What the labels say of all public points."""
 
     scores: FloatArray
@@ -36,7 +36,7 @@ class Propagation(NamedTuple):
 
 def propagate(
     features: FloatArray, asked: LabelArray, labels: LabelArray, classes: int
-) -> Propagation:
+) -> PropagatedLabels:
     """Spread the labels of the `asked` rows along the graph of nearest neighbours.
 
     How many labels are wrong is estimated alongside (expectation maximisation): each label is
@@ -60,7 +60,7 @@ def propagate(
         )
         wrong = min(_WRONG_MOST, max(_WRONG_LEAST, 1 - (cleaned * given).sum(dim=1).mean().item()))
     scores = rows_to_one(reach @ _by_class(cleaned, total))
-    return Propagation(scores.float().numpy(), cleaned.float().numpy(), wrong)
+    return PropagatedLabels(scores.float().numpy(), cleaned.float().numpy(), wrong)
 
 
 def check_asked(x: FloatArray, asked: LabelArray, labels: LabelArray, classes: int) -> None:

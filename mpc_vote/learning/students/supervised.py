@@ -19,8 +19,8 @@ from mpc_vote.data.dataset import FloatArray, LabelArray
 from mpc_vote.learning.nets.networks import (
     Architecture,
     Network,
+    NetworkRecipe,
     Progress,
-    Recipe,
     fit,
     predict_scores,
 )
@@ -113,7 +113,7 @@ def train_student(
     The number of steps is about the same for any number of points, and so is the time.
     """
     batches = max(1, len(x) // _BATCH)
-    recipe = Recipe(
+    recipe = NetworkRecipe(
         epochs=min(200, max(5, round(_STEPS / batches))),
         batch=_BATCH,
         rate=4e-3,

@@ -30,9 +30,9 @@ from mpc_vote.data.dataset import FloatArray, LabelArray, check_labels
 from mpc_vote.learning.nets.networks import Architecture, Progress
 from mpc_vote.learning.nets.stacked_networks import Labelled, StackedNetwork, fresh
 from mpc_vote.learning.nets.stacked_training import (
-    Batch,
     Loss,
-    Recipe,
+    StackBatch,
+    StackRecipe,
     Start,
     cross_entropy,
     in_chunks,
@@ -44,8 +44,8 @@ ABSTAIN = -1
 """What `votes` gives where an agent casts an all-zero ballot."""
 
 _RECIPES = {
-    "cnn": Recipe(steps=175, batch=32, rate=4e-3, decay=0.1, augment=True, public_batch=32),
-    "mlp": Recipe(steps=100, batch=32, rate=1e-2, decay=3.0, public_batch=64),
+    "cnn": StackRecipe(steps=175, batch=32, rate=4e-3, decay=0.1, augment=True, public_batch=32),
+    "mlp": StackRecipe(steps=100, batch=32, rate=1e-2, decay=3.0, public_batch=64),
 }
 _EXPOSURE = 0.1
 _SMOOTHING = 0.1
@@ -107,7 +107,7 @@ def _learn_from(
     """Cross-entropy on an agent's points, and at `weight` on public points with these labels."""
     labels = torch.from_numpy(targets)
 
-    def loss(network: StackedNetwork, batch: Batch) -> torch.Tensor:
+    def loss(network: StackedNetwork, batch: StackBatch) -> torch.Tensor:
         rows = torch.tensor([[places[agent]] for agent in batch.agents])
         y = torch.cat([batch.y, labels[rows, batch.public_rows]], dim=1)
         losses = cross_entropy(network(torch.cat([batch.x, batch.public], dim=1)), y, _SMOOTHING)

@@ -5,7 +5,7 @@ public point, and can be used without the others; nothing of it leaves the agent
 the sensitivity of a vote stays what it was:
 
 * `ink` brings pictures of digits to one look, bright ink on a dark ground;
-* `Statistics` standardise the points of each domain by that domain's own mean and spread;
+* `DomainStatistics` standardise the points of each domain by that domain's own mean and spread;
 * `adversarial` trains with gradient reversal (Ganin et al. 2016), the paper's way from AE-DPFL to
   AE-DPFL+DA and from FedAvg to FedAvg+DA: a second head learns to tell an agent's points from
   public ones, and the features learn to keep it from that. With an `AdversarialNetwork` the head
@@ -33,7 +33,7 @@ from torch.nn import functional
 from mpc_vote.data.dataset import FloatArray, LabelArray, check_points
 from mpc_vote.learning.nets.networks import Architecture
 from mpc_vote.learning.nets.stacked_networks import StackedLinear, StackedNetwork
-from mpc_vote.learning.nets.stacked_training import Batch, Loss, cross_entropy
+from mpc_vote.learning.nets.stacked_training import Loss, StackBatch, cross_entropy
 
 _DOMAIN_WIDTH = 32
 _DOMAIN_DRAWS = 4
@@ -72,7 +72,7 @@ def _two_means(pixels: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 @dataclass(frozen=True, eq=False)
-class Statistics:
+class DomainStatistics:
     """Mean and spread of each feature of one domain's points."""
 
     mean: FloatArray
@@ -172,7 +172,7 @@ def adversarial(smoothing: float, strength: float) -> Loss[AdversarialNetwork]:
     if strength < 0:
         raise ValueError(f"the strength of a reversal can't be negative, got {strength}")
 
-    def loss(network: AdversarialNetwork, batch: Batch) -> torch.Tensor:
+    def loss(network: AdversarialNetwork, batch: StackBatch) -> torch.Tensor:
         rows, public_rows = batch.x.shape[1], batch.public.shape[1]
         if not public_rows:
             raise ValueError("adaptation needs public points: set the recipe's public_batch")

@@ -7,11 +7,11 @@ from typing import Self
 import numpy as np
 
 from mpc_vote.data.dataset import Dataset, FloatArray, LabelArray
-from mpc_vote.learning.nets.networks import Network, Progress, Recipe, fit, predict_scores
+from mpc_vote.learning.nets.networks import Network, NetworkRecipe, Progress, fit, predict_scores
 from mpc_vote.learning.voters import VoterOptions
 from mpc_vote.voting.ballots import ONE_HOT, BallotKind
 
-_RECIPE = Recipe(epochs=15, batch=32, rate=4e-3, decay=0.02, smoothing=0.05, augment=True)
+_RECIPE = NetworkRecipe(epochs=15, batch=32, rate=4e-3, decay=0.02, smoothing=0.05, augment=True)
 
 
 def make(data: Dataset, options: VoterOptions) -> ModelVoter:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mpc_vote.learning.nets.stacked_training import Recipe
+from mpc_vote.learning.nets.stacked_training import StackRecipe
 from mpc_vote.learning.students.semi_supervised import SemiSupervisedRecipe
 from mpc_vote.privacy.mechanisms import Level
-from mpc_vote.simulation.agents import Abstaining, Always
+from mpc_vote.simulation.agents import AbstainingAgents, AlwaysVotingAgents
 from mpc_vote.simulation.experiment import Arm, Experiment
 from mpc_vote.simulation.experiments.mnist import (
     IMAGE,
-    Division,
+    MnistSetting,
     dp_fed_avg_of_features,
     dp_fed_avg_of_images,
     load,
@@ -23,19 +23,19 @@ from mpc_vote.simulation.experiments.mnist import (
 )
 from mpc_vote.simulation.experiments.mnist_noniid import STRICT, STRICTER
 from mpc_vote.simulation.gradient_methods import averaging
-from mpc_vote.simulation.methods import AeConfig, AskedOnly, Labelling, ae_dpfl
+from mpc_vote.simulation.methods import AeConfig, LabelledOnly, QueryConfig, ae_dpfl
 
 SIZES = (50, 100, 200, 400, 600)
 AGENTS = (50, 100, 200, 400, 800)
 
 # Epsilon 5 at delta 1e-3 by the simple conversion, of which an exact account says 3.77; and
 # epsilon 1, exactly accounted.
-PAPERS = Labelling(queries=100, sigma=8.62)
+PAPERS = QueryConfig(queries=100, sigma=8.62)
 PAPERS_EPSILON = 3.775
 
 # Agents' networks on pixels learn more slowly than on strokes.
-_PIXELS = Recipe(steps=300, batch=32, rate=4e-3, decay=0.1, augment=True)
-_IID = Division(digits=None, public=1000)
+_PIXELS = StackRecipe(steps=300, batch=32, rate=4e-3, decay=0.1, augment=True)
+_IID = MnistSetting(digits=None, public=1000)
 
 
 def data() -> Experiment:
@@ -50,8 +50,10 @@ def agents() -> Experiment:
     return _sweep("ablation-agents", "agents", "600 images for each agent", divisions)
 
 
-def _sweep(name: str, axis: str, fixed: str, divisions: list[tuple[int, Division]]) -> Experiment:
-    always = Always()
+def _sweep(
+    name: str, axis: str, fixed: str, divisions: list[tuple[int, MnistSetting]]
+) -> Experiment:
+    always = AlwaysVotingAgents()
     methods = (
         ("AE-DPFL, the paper's epsilon", ae_dpfl, AeConfig(PAPERS, always)),
         ("AE-DPFL, epsilon 1", ae_dpfl, AeConfig(STRICTER, always)),
@@ -83,9 +85,11 @@ def _sweep(name: str, axis: str, fixed: str, divisions: list[tuple[int, Division
 
 def parts() -> Experiment:
     """MNIST, non-IID as in mnist-noniid: what each part of ours brings"""
-    paper = AeConfig(replace(STRICT, selection="random"), Always(IMAGE, _PIXELS), AskedOnly())
-    features = replace(paper, agents=Always())
-    abstaining = replace(paper, agents=Abstaining())
+    paper = AeConfig(
+        replace(STRICT, selection="random"), AlwaysVotingAgents(IMAGE, _PIXELS), LabelledOnly()
+    )
+    features = replace(paper, agents=AlwaysVotingAgents())
+    abstaining = replace(paper, agents=AbstainingAgents())
     clusters = replace(abstaining, labelling=STRICT)
     both = SemiSupervisedRecipe()
     steps = (
@@ -100,7 +104,7 @@ def parts() -> Experiment:
         ("+ consistency: all", replace(clusters, student=both)),
         ("all, and an ensemble of 3", replace(clusters, student=replace(both, members=3))),
         ("all but propagation", replace(clusters, student=replace(both, propagate=False))),
-        ("all but abstention", replace(clusters, agents=Always(), student=both)),
+        ("all but abstention", replace(clusters, agents=AlwaysVotingAgents(), student=both)),
         ("all but representatives", replace(abstaining, student=both)),
     )
     return Experiment(
@@ -111,5 +115,5 @@ def parts() -> Experiment:
         arms=tuple(Arm(name, ae_dpfl, config) for name, config in steps),
         level=Level.AGENT,
         delta=1e-3,
-        setting=Division(),
+        setting=MnistSetting(),
     )

@@ -10,22 +10,22 @@ import numpy as np
 from mpc_vote.data import sources
 from mpc_vote.data.assignment import deal_iid
 from mpc_vote.data.partition import Partition, hand_out, split_public
-from mpc_vote.learning.baselines.fedavg import Averaging, ClippedAveraging
-from mpc_vote.learning.nets.stacked_training import Recipe
+from mpc_vote.learning.baselines.fedavg import DpFedAvgRecipe, FedAvgRecipe
+from mpc_vote.learning.nets.stacked_training import StackRecipe
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.simulation.attributes import AttributesConfig, ae_attributes
-from mpc_vote.simulation.experiment import Arm, Data, Experiment, Paper, data_folder
+from mpc_vote.simulation.experiment import Arm, Data, Experiment, PaperFigure, data_folder
 from mpc_vote.simulation.feature_pipeline import FeaturePipeline
-from mpc_vote.simulation.gradient_methods import AveragingConfig, Linear, averaging
+from mpc_vote.simulation.gradient_methods import FedAvgConfig, LinearModel, averaging
 
 FEW_DIRECTIONS = FeaturePipeline(None, 24)
-_LOCAL = Recipe(steps=5, batch=30, rate=100.0, adam=False)
-_FREE = Averaging(rounds=40, local=_LOCAL)
-_CLIPPED = ClippedAveraging(rounds=40, local=_LOCAL, clip=4.0)
+_LOCAL = StackRecipe(steps=5, batch=30, rate=100.0, adam=False)
+_FREE = FedAvgRecipe(rounds=40, local=_LOCAL)
+_CLIPPED = DpFedAvgRecipe(rounds=40, local=_LOCAL, clip=4.0)
 
 
 @dataclass(frozen=True)
-class Division:
+class CelebaSetting:
     """So many agents with `size` faces each, so many public and test faces."""
 
     agents: int = 300
@@ -38,7 +38,7 @@ def load(root: Path | None) -> Data:
     return {"faces": sources.celeba(data_folder(root))}
 
 
-def split(data: Data, division: Division, seed: int) -> Partition:
+def split(data: Data, division: CelebaSetting, seed: int) -> Partition:
     public, rest = split_public(data["faces"], division.public, seed)
     test = rest.take(np.arange(division.test), "celeba/test")
     private = rest.take(np.arange(division.test, len(rest)))
@@ -63,31 +63,31 @@ def experiment() -> Experiment:
                 "AE-DPFL, the paper's epsilon",
                 ae_attributes,
                 votes(12, 89.0),
-                Paper(85.0, 0.1, 4.0),
+                PaperFigure(85.0, 0.1, 4.0),
             ),
             Arm("AE-DPFL, the paper's tau and sigma", ae_attributes, votes(4, 50.0)),
             Arm("AE-DPFL, no noise to speak of", ae_attributes, votes(40, 0.5)),
             Arm(
                 "DP-FedAvg, epsilon 2",
                 averaging,
-                AveragingConfig(FEW_DIRECTIONS, Linear(), _CLIPPED, 2.0),
+                FedAvgConfig(FEW_DIRECTIONS, LinearModel(), _CLIPPED, 2.0),
             ),
             Arm(
                 "DP-FedAvg, the paper's epsilon",
                 averaging,
-                AveragingConfig(FEW_DIRECTIONS, Linear(), _CLIPPED, 2.96),
-                Paper(83.2, 0.1, 4.0),
+                FedAvgConfig(FEW_DIRECTIONS, LinearModel(), _CLIPPED, 2.96),
+                PaperFigure(83.2, 0.1, 4.0),
             ),
             Arm(
                 "FedAvg",
                 averaging,
-                AveragingConfig(FEW_DIRECTIONS, Linear(), _FREE),
-                Paper(84.9, 0.1),
+                FedAvgConfig(FEW_DIRECTIONS, LinearModel(), _FREE),
+                PaperFigure(84.9, 0.1),
             ),
         ),
         level=Level.AGENT,
         delta=1e-3,
-        setting=Division(),
+        setting=CelebaSetting(),
         notes=(
             "Scaled to 10,000 faces at hand: 30 to an agent where the paper has about 530, 400 for "
             "testing where it has 59,400. All models are linear on 24 public directions of "

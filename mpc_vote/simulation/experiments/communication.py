@@ -6,26 +6,26 @@ from dataclasses import replace
 
 from mpc_vote.learning.baselines.fedavg import FEATURES, IMAGES
 from mpc_vote.privacy.mechanisms import Level
-from mpc_vote.simulation.agents import Always
+from mpc_vote.simulation.agents import AlwaysVotingAgents
 from mpc_vote.simulation.experiment import Arm, Experiment
 from mpc_vote.simulation.experiments.mnist import (
     FED_AVG,
     FEW_STROKES,
-    Division,
+    MnistSetting,
     dp_fed_avg_of_features,
     dp_fed_avg_of_images,
     load,
     split,
 )
-from mpc_vote.simulation.gradient_methods import AveragingConfig, Linear, averaging
-from mpc_vote.simulation.methods import AeConfig, Labelling, ae_dpfl
+from mpc_vote.simulation.gradient_methods import FedAvgConfig, LinearModel, averaging
+from mpc_vote.simulation.methods import AeConfig, QueryConfig, ae_dpfl
 
 # Each at epsilon 2, delta 1e-3, exactly accounted.
 LABELLINGS = (
-    Labelling(queries=25, sigma=7.24),
-    Labelling(queries=50, sigma=10.23),
-    Labelling(queries=100, sigma=14.5),
-    Labelling(queries=200, sigma=20.45),
+    QueryConfig(queries=25, sigma=7.24),
+    QueryConfig(queries=50, sigma=10.23),
+    QueryConfig(queries=100, sigma=14.5),
+    QueryConfig(queries=200, sigma=20.45),
 )
 ROUNDS = (5, 10, 20, 40, 60)
 
@@ -36,7 +36,7 @@ def experiment() -> Experiment:
         Arm(f"AE-DPFL, {one.queries} queries, epsilon 2", ae_dpfl, AeConfig(one))
         for one in LABELLINGS
     ]
-    always = AeConfig(LABELLINGS[2], Always())
+    always = AeConfig(LABELLINGS[2], AlwaysVotingAgents())
     models = [
         Arm(
             f"FedAvg, {rounds} rounds",
@@ -45,7 +45,7 @@ def experiment() -> Experiment:
         )
         for rounds in ROUNDS
     ]
-    linear = AveragingConfig(FEW_STROKES, Linear(), FEATURES)
+    linear = FedAvgConfig(FEW_STROKES, LinearModel(), FEATURES)
     return Experiment(
         name="communication",
         title="MNIST, non-IID: bytes that an agent sends and receives in all",
@@ -65,7 +65,7 @@ def experiment() -> Experiment:
         ),
         level=Level.AGENT,
         delta=1e-3,
-        setting=Division(),
+        setting=MnistSetting(),
         notes=(
             "A vote is sent as secret shares to a committee of two; a difference of models is "
             "counted as plain 32-bit floats, to which secure aggregation would add.",

@@ -19,26 +19,26 @@ from mpc_vote.data.partition import Domain, Partition, split_domains, split_publ
 from mpc_vote.learning.baselines.fedavg import IMAGES, PRIVATE_FEATURES, PRIVATE_IMAGES
 from mpc_vote.learning.voters.domain_adaptation import ink
 from mpc_vote.privacy.mechanisms import Level
-from mpc_vote.simulation.agents import Adapted, Always
-from mpc_vote.simulation.experiment import Arm, Data, Experiment, Paper, data_folder
+from mpc_vote.simulation.agents import AdaptedAgents, AlwaysVotingAgents
+from mpc_vote.simulation.experiment import Arm, Data, Experiment, PaperFigure, data_folder
 from mpc_vote.simulation.experiments.mnist import FEW_STROKES, IMAGE
-from mpc_vote.simulation.gradient_methods import AveragingConfig, Linear, Neural, averaging
-from mpc_vote.simulation.methods import AeConfig, Labelling, ae_dpfl
+from mpc_vote.simulation.gradient_methods import FedAvgConfig, LinearModel, NeuralModel, averaging
+from mpc_vote.simulation.methods import AeConfig, QueryConfig, ae_dpfl
 
 MNIST_AGENTS, MNIST_SIZE, SVHN_AGENTS, SVHN_SIZE, PUBLIC = 60, 1000, 140, 3000, 3000
 
 # Epsilon 2 at delta 1e-3, exactly accounted, which is the paper's 2.8 by the simple conversion; and
 # its 3.6.
-STRICT = Labelling(queries=150, sigma=17.75)
-LOOSE = Labelling(queries=150, sigma=14.16)
+STRICT = QueryConfig(queries=150, sigma=17.75)
+LOOSE = QueryConfig(queries=150, sigma=14.16)
 # The paper's 500 queries with its noise.
-PAPERS = Labelling(queries=500, sigma=30.0)
+PAPERS = QueryConfig(queries=500, sigma=30.0)
 # What an exact account says of the paper's 3.7 and 3.6.
 PAPERS_EPSILON, PAPERS_EPSILON_DA = 2.713, 2.633
 
 
 @dataclass(frozen=True)
-class Frame:
+class DigitsSetting:
     """Whether pictures are framed as MNIST's are, or only brought to one size."""
 
     framed: bool = True
@@ -56,7 +56,7 @@ def load(root: Path | None) -> Data:
     }
 
 
-def split(data: Data, frame: Frame, seed: int) -> Partition:
+def split(data: Data, frame: DigitsSetting, seed: int) -> Partition:
     """140 agents with SVHN (3,000 images each where there are as many), 60 with MNIST."""
     svhn, usps = resize(data["svhn"]), data["usps"]
     if frame.framed:
@@ -76,13 +76,13 @@ def split(data: Data, frame: Frame, seed: int) -> Partition:
 
 def experiment() -> Experiment:
     """SVHN and MNIST to USPS, 200 agents, with and without domain adaptation"""
-    as_in_paper = Adapted(conditional=False, even=False, strength=0.1)
-    apart = Frame(framed=False)
-    fed_avg = AveragingConfig(IMAGE, Neural(16), IMAGES)
+    as_in_paper = AdaptedAgents(conditional=False, even=False, strength=0.1)
+    apart = DigitsSetting(framed=False)
+    fed_avg = FedAvgConfig(IMAGE, NeuralModel(16), IMAGES)
     adapting = replace(IMAGES, local=replace(IMAGES.local, public_batch=32))
-    private = AveragingConfig(IMAGE, Neural(4), PRIVATE_IMAGES, 2.0)
+    private = FedAvgConfig(IMAGE, NeuralModel(4), PRIVATE_IMAGES, 2.0)
     private_adapting = replace(PRIVATE_IMAGES, local=replace(PRIVATE_IMAGES.local, public_batch=16))
-    private_da = replace(private, model=Neural(4, reversal=0.1), plan=private_adapting)
+    private_da = replace(private, model=NeuralModel(4, reversal=0.1), plan=private_adapting)
     return Experiment(
         name="digits",
         title="SVHN and MNIST to USPS, 200 agents",
@@ -92,66 +92,69 @@ def experiment() -> Experiment:
             Arm(
                 "AE-DPFL+DA, epsilon 2",
                 ae_dpfl,
-                AeConfig(STRICT, Adapted()),
-                Paper(92.5, 0.2, 2.8),
+                AeConfig(STRICT, AdaptedAgents()),
+                PaperFigure(92.5, 0.2, 2.8),
             ),
             Arm(
                 "AE-DPFL+DA, plain gradient reversal, epsilon 2",
                 ae_dpfl,
                 AeConfig(STRICT, as_in_paper),
             ),
-            Arm("AE-DPFL, epsilon 2", ae_dpfl, AeConfig(STRICT, Always())),
+            Arm("AE-DPFL, epsilon 2", ae_dpfl, AeConfig(STRICT, AlwaysVotingAgents())),
             Arm(
                 "AE-DPFL, the paper's epsilon",
                 ae_dpfl,
-                AeConfig(LOOSE, Always()),
-                Paper(83.8, 0.2, 3.6),
+                AeConfig(LOOSE, AlwaysVotingAgents()),
+                PaperFigure(83.8, 0.2, 3.6),
             ),
-            Arm("AE-DPFL+DA, the paper's setting", ae_dpfl, AeConfig(PAPERS, Adapted())),
+            Arm("AE-DPFL+DA, the paper's setting", ae_dpfl, AeConfig(PAPERS, AdaptedAgents())),
             Arm(
                 "AE-DPFL, the paper's setting",
                 ae_dpfl,
-                AeConfig(replace(PAPERS, sigma=25.0), Always()),
+                AeConfig(replace(PAPERS, sigma=25.0), AlwaysVotingAgents()),
             ),
             Arm(
                 "AE-DPFL+DA, not framed, epsilon 2",
                 ae_dpfl,
-                AeConfig(STRICT, Adapted()),
+                AeConfig(STRICT, AdaptedAgents()),
                 setting=apart,
             ),
             Arm(
-                "AE-DPFL, not framed, epsilon 2", ae_dpfl, AeConfig(STRICT, Always()), setting=apart
+                "AE-DPFL, not framed, epsilon 2",
+                ae_dpfl,
+                AeConfig(STRICT, AlwaysVotingAgents()),
+                setting=apart,
             ),
             Arm("DP-FedAvg, epsilon 2", averaging, private),
             Arm(
                 "DP-FedAvg, the paper's epsilon",
                 averaging,
                 replace(private, epsilon=PAPERS_EPSILON),
-                Paper(76.3, 0.3, 3.7),
+                PaperFigure(76.3, 0.3, 3.7),
             ),
             Arm("DP-FedAvg+DA, epsilon 2", averaging, private_da),
             Arm(
                 "DP-FedAvg+DA, the paper's epsilon",
                 averaging,
                 replace(private_da, epsilon=PAPERS_EPSILON_DA),
-                Paper(71.2, 0.4, 3.6),
+                PaperFigure(71.2, 0.4, 3.6),
             ),
             Arm(
                 "DP-FedAvg, linear on our features, epsilon 2",
                 averaging,
-                AveragingConfig(FEW_STROKES, Linear(), PRIVATE_FEATURES, 2.0),
+                FedAvgConfig(FEW_STROKES, LinearModel(), PRIVATE_FEATURES, 2.0),
             ),
-            Arm("FedAvg", averaging, fed_avg, Paper(87.6, 0.1)),
+            Arm("FedAvg", averaging, fed_avg, PaperFigure(87.6, 0.1)),
             Arm(
                 "FedAvg+DA",
                 averaging,
-                replace(fed_avg, model=Neural(16, reversal=0.1), plan=adapting),
-                Paper(86.9, 0.1),
+                replace(fed_avg, model=NeuralModel(16, reversal=0.1), plan=adapting),
+                PaperFigure(86.9, 0.1),
             ),
         ),
         level=Level.AGENT,
         delta=1e-3,
-        setting=Frame(),
+        setting=DigitsSetting(),
         notes=(
             "3,000 of USPS's 9,298 images are public, the others test the global model.",
             "Where the standard SVHN is not at hand, its agents hold what a stand-in of 23,060 "

@@ -11,22 +11,22 @@ from mpc_vote.data.partition import Partition, hand_out, split_public
 from mpc_vote.learning.baselines.fedavg import IMAGES, PRIVATE_FEATURES, PRIVATE_IMAGES
 from mpc_vote.simulation.experiment import Data, data_folder
 from mpc_vote.simulation.feature_pipeline import FeaturePipeline
-from mpc_vote.simulation.gradient_methods import AveragingConfig, Linear, Neural
+from mpc_vote.simulation.gradient_methods import FedAvgConfig, LinearModel, NeuralModel
 
 POINTS = 60_000
 
 IMAGE = FeaturePipeline()
 FEW_STROKES, FEWER_STROKES = FeaturePipeline("strokes", 60), FeaturePipeline("strokes", 15)
 
-FED_AVG = AveragingConfig(IMAGE, Neural(16), IMAGES)
+FED_AVG = FedAvgConfig(IMAGE, NeuralModel(16), IMAGES)
 
 
-def dp_fed_avg_of_images(epsilon: float) -> AveragingConfig:
+def dp_fed_avg_of_images(epsilon: float) -> FedAvgConfig:
     """DP-FedAvg of a convolutional network, as in the paper."""
-    return AveragingConfig(IMAGE, Neural(4), PRIVATE_IMAGES, epsilon)
+    return FedAvgConfig(IMAGE, NeuralModel(4), PRIVATE_IMAGES, epsilon)
 
 
-def dp_fed_avg_of_features(epsilon: float) -> AveragingConfig:
+def dp_fed_avg_of_features(epsilon: float) -> FedAvgConfig:
     """DP-FedAvg of a linear model on the features that our agents see.
 
     Tuned on a split of its own: the more noise, the fewer parameters and rounds it stands.
@@ -36,11 +36,11 @@ def dp_fed_avg_of_features(epsilon: float) -> AveragingConfig:
         features, plan = FEWER_STROKES, replace(PRIVATE_FEATURES, rounds=10, clip=6.0)
     if epsilon <= 0.5:
         plan = replace(plan, clip=3.0, local=replace(plan.local, rate=10.0))
-    return AveragingConfig(features, Linear(), plan, epsilon)
+    return FedAvgConfig(features, LinearModel(), plan, epsilon)
 
 
 @dataclass(frozen=True)
-class Division:
+class MnistSetting:
     """So many agents, each with `size` images of `digits` digits (None: any), and so many public
     test images; the other test images test the global model."""
 
@@ -55,7 +55,7 @@ def load(root: Path | None) -> Data:
     return {"train": train, "test": test}
 
 
-def split(data: Data, division: Division, seed: int) -> Partition:
+def split(data: Data, division: MnistSetting, seed: int) -> Partition:
     """Where the images do not suffice for all agents they are dealt several times, as the paper
     does for more than 100."""
     train = data["train"]

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from mpc_vote.learning.baselines.fedavg import FEATURES
 from mpc_vote.privacy.mechanisms import Level
-from mpc_vote.simulation.experiment import Arm, Experiment, Paper
+from mpc_vote.simulation.experiment import Arm, Experiment, PaperFigure
 from mpc_vote.simulation.experiments.mnist import (
     FED_AVG,
     FEW_STROKES,
-    Division,
+    MnistSetting,
     dp_fed_avg_of_features,
     dp_fed_avg_of_images,
     load,
     split,
 )
-from mpc_vote.simulation.gradient_methods import AveragingConfig, Linear, averaging
-from mpc_vote.simulation.methods import AeConfig, Labelling, PateConfig, ae_dpfl, pate
+from mpc_vote.simulation.gradient_methods import FedAvgConfig, LinearModel, averaging
+from mpc_vote.simulation.methods import AeConfig, PateConfig, QueryConfig, ae_dpfl, pate
 
 # Epsilon 2, 1 and 0.5 at delta 1e-3, exactly accounted; and the paper's 4.3 by the simple
 # conversion. Under much noise the student makes more of many labels, though most are wrong.
-STRICT = Labelling(queries=100, sigma=14.5)
-STRICTER = Labelling(queries=100, sigma=25.8)
-STRICTEST = Labelling(queries=200, sigma=65.3)
-LOOSE = Labelling(queries=200, sigma=13.95)
+STRICT = QueryConfig(queries=100, sigma=14.5)
+STRICTER = QueryConfig(queries=100, sigma=25.8)
+STRICTEST = QueryConfig(queries=200, sigma=65.3)
+LOOSE = QueryConfig(queries=200, sigma=13.95)
 # What an exact account says of the second.
 LOOSE_EPSILON = 3.192
 
@@ -37,7 +37,12 @@ def experiment() -> Experiment:
         split=split,
         arms=(
             Arm("AE-DPFL, epsilon 2", ae_dpfl, AeConfig(STRICT)),
-            Arm("AE-DPFL, the paper's epsilon", ae_dpfl, AeConfig(LOOSE), Paper(95.1, 0.3, 4.3)),
+            Arm(
+                "AE-DPFL, the paper's epsilon",
+                ae_dpfl,
+                AeConfig(LOOSE),
+                PaperFigure(95.1, 0.3, 4.3),
+            ),
             Arm("AE-DPFL, epsilon 1", ae_dpfl, AeConfig(STRICTER)),
             Arm("AE-DPFL, epsilon 0.5", ae_dpfl, AeConfig(STRICTEST)),
             Arm("DP-FedAvg, epsilon 2", averaging, dp_fed_avg_of_images(2.0)),
@@ -45,7 +50,7 @@ def experiment() -> Experiment:
                 "DP-FedAvg, the paper's epsilon",
                 averaging,
                 dp_fed_avg_of_images(LOOSE_EPSILON),
-                Paper(84.2, 0.2, 4.3),
+                PaperFigure(84.2, 0.2, 4.3),
             ),
             Arm(f"DP-FedAvg, {linear}, epsilon 2", averaging, dp_fed_avg_of_features(2.0)),
             Arm(
@@ -55,11 +60,11 @@ def experiment() -> Experiment:
             ),
             Arm(f"DP-FedAvg, {linear}, epsilon 1", averaging, dp_fed_avg_of_features(1.0)),
             Arm(f"DP-FedAvg, {linear}, epsilon 0.5", averaging, dp_fed_avg_of_features(0.5)),
-            Arm("FedAvg", averaging, FED_AVG, Paper(97.8, 0.1)),
-            Arm(f"FedAvg, {linear}", averaging, AveragingConfig(FEW_STROKES, Linear(), FEATURES)),
+            Arm("FedAvg", averaging, FED_AVG, PaperFigure(97.8, 0.1)),
+            Arm(f"FedAvg, {linear}", averaging, FedAvgConfig(FEW_STROKES, LinearModel(), FEATURES)),
             Arm("PATE, records pooled", pate, PateConfig(STRICT, teachers=100)),
         ),
-        setting=Division(),
+        setting=MnistSetting(),
         level=Level.AGENT,
         delta=1e-3,
         notes=(

@@ -16,24 +16,24 @@ from mpc_vote.data.partition import Partition, split_public
 from mpc_vote.data.sources import OFFICE_DOMAINS
 from mpc_vote.learning.baselines.dp_sgd import PRIVATE_RECORDS
 from mpc_vote.learning.baselines.fedavg import FEATURES_OF_FEW
-from mpc_vote.learning.nets.stacked_training import Recipe
+from mpc_vote.learning.nets.stacked_training import StackRecipe
 from mpc_vote.learning.students.prototypes import PrototypeRecipe
 from mpc_vote.privacy.mechanisms import Level
-from mpc_vote.simulation.agents import Always
-from mpc_vote.simulation.experiment import Arm, Data, Experiment, Paper, data_folder
+from mpc_vote.simulation.agents import AlwaysVotingAgents
+from mpc_vote.simulation.experiment import Arm, Data, Experiment, PaperFigure, data_folder
 from mpc_vote.simulation.feature_pipeline import FeaturePipeline
 from mpc_vote.simulation.gradient_methods import (
-    AveragingConfig,
-    DescentConfig,
-    Linear,
+    DpFedSgdConfig,
+    FedAvgConfig,
+    LinearModel,
     averaging,
     descent,
 )
 from mpc_vote.simulation.methods import (
     KnnConfig,
-    Labelling,
     PateConfig,
     PrivateKnnConfig,
+    QueryConfig,
     knn_dpfl,
     pate,
     private_knn,
@@ -44,23 +44,25 @@ PUBLIC_SHARE, DELTA = 0.7, 1e-4
 
 RAW, UNIT, FEW = FeaturePipeline("raw"), FeaturePipeline("unit"), FeaturePipeline("unit", 30)
 # Instance-level epsilon 1 at delta 1e-4, exactly accounted.
-STRICT = Labelling(queries=30, sigma=24.75, features=FeaturePipeline("unit", 30, unit_length=True))
+STRICT = QueryConfig(
+    queries=30, sigma=24.75, features=FeaturePipeline("unit", 30, unit_length=True)
+)
 
 # The paper's rows: what it reports, and the sigma or the exact epsilon that is its epsilon by the
 # simple conversion.
 _PAPERS_KNN = {
-    "dslr": (17.5, Paper(91.9, 0.2, 2.0)),
-    "webcam": (12.75, Paper(86.3, 0.4, 2.8)),
+    "dslr": (17.5, PaperFigure(91.9, 0.2, 2.0)),
+    "webcam": (12.75, PaperFigure(86.3, 0.4, 2.8)),
 }
 _PAPERS_FED_SGD = {
-    "dslr": (3.047, Paper(42.7, 0.5, 3.9)),
-    "webcam": (3.131, Paper(25.8, 0.6, 4.0)),
+    "dslr": (3.047, PaperFigure(42.7, 0.5, 3.9)),
+    "webcam": (3.131, PaperFigure(25.8, 0.6, 4.0)),
 }
-_PAPERS_FED_AVG = {"dslr": Paper(97.8, 0.1), "webcam": Paper(96.5, 0.1)}
+_PAPERS_FED_AVG = {"dslr": PaperFigure(97.8, 0.1), "webcam": PaperFigure(96.5, 0.1)}
 
 
 @dataclass(frozen=True)
-class Server:
+class OfficeSetting:
     """The domain that the server holds, and the backbone that all see through."""
 
     domain: str
@@ -76,7 +78,7 @@ def load(root: Path | None) -> Data:
     }
 
 
-def split(data: Data, server: Server, seed: int) -> Partition:
+def split(data: Data, server: OfficeSetting, seed: int) -> Partition:
     domains = {domain: data[f"{server.backbone}/{domain}"] for domain in OFFICE_DOMAINS}
     own = domains.pop(server.domain)
     return Partition(
@@ -113,7 +115,7 @@ def _arms() -> Iterator[Arm]:
                 f"{domain}, {called}: kNN-DPFL",
                 knn_dpfl,
                 knn,
-                setting=Server(domain, backbone),
+                setting=OfficeSetting(domain, backbone),
             )
     for domain, (sigma, paper) in _PAPERS_KNN.items():
         yield Arm(
@@ -121,12 +123,12 @@ def _arms() -> Iterator[Arm]:
             knn_dpfl,
             replace(knn, labelling=replace(STRICT, sigma=sigma)),
             paper,
-            Server(domain),
+            OfficeSetting(domain),
         )
     asked_only = PrototypeRecipe(rounds=0)
     papers_way = KnnConfig(
         # The same epsilon for all 206 public pictures of webcam.
-        Labelling(queries=206, sigma=64.9, selection="random", features=RAW),
+        QueryConfig(queries=206, sigma=64.9, selection="random", features=RAW),
         0.05,
         RAW,
         asked_only,
@@ -141,14 +143,14 @@ def _arms() -> Iterator[Arm]:
         ("+ representatives are asked", clusters),
     )
     for name, part in parts:
-        yield Arm(f"webcam, ResNet-50: {name}", knn_dpfl, part, None, Server("webcam"))
-    gradient = DescentConfig(FEW, Linear(), PRIVATE_RECORDS, 1.0, DELTA)
+        yield Arm(f"webcam, ResNet-50: {name}", knn_dpfl, part, None, OfficeSetting("webcam"))
+    gradient = DpFedSgdConfig(FEW, LinearModel(), PRIVATE_RECORDS, 1.0, DELTA)
     for domain in OFFICE_DOMAINS:
         yield Arm(
             f"{domain}, ResNet-50: DP-FedSGD, linear",
             descent,
             gradient,
-            setting=Server(domain),
+            setting=OfficeSetting(domain),
         )
     for domain, (epsilon, paper) in _PAPERS_FED_SGD.items():
         yield Arm(
@@ -156,18 +158,18 @@ def _arms() -> Iterator[Arm]:
             descent,
             replace(gradient, epsilon=epsilon),
             paper,
-            Server(domain),
+            OfficeSetting(domain),
         )
-    free = AveragingConfig(FEW, Linear(), FEATURES_OF_FEW)
+    free = FedAvgConfig(FEW, LinearModel(), FEATURES_OF_FEW)
     for domain in OFFICE_DOMAINS:
         yield Arm(
             f"{domain}, ResNet-50: FedAvg, linear",
             averaging,
             free,
             _PAPERS_FED_AVG.get(domain),
-            Server(domain),
+            OfficeSetting(domain),
         )
-    teachers = Always(FEW, Recipe(steps=100, batch=16, rate=5e-3, decay=0.1))
+    teachers = AlwaysVotingAgents(FEW, StackRecipe(steps=100, batch=16, rate=5e-3, decay=0.1))
     references = (
         ("PATE, records pooled", pate, PateConfig(STRICT, 150, teachers, PrototypeRecipe())),
         (
@@ -178,4 +180,4 @@ def _arms() -> Iterator[Arm]:
     )
     for name, method, config in references:
         for domain in ("dslr", "webcam"):
-            yield Arm(f"{domain}, ResNet-50: {name}", method, config, None, Server(domain))
+            yield Arm(f"{domain}, ResNet-50: {name}", method, config, None, OfficeSetting(domain))

@@ -26,7 +26,7 @@ from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.pki.identity import Credentials, Role
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2
-from mpc_vote.testbed.audit.labels import WITH, Scene
+from mpc_vote.testbed.audit.labels import WITH, AttackScenario
 from mpc_vote.voting.ballots import BallotKind, IntArray
 from mpc_vote.voting.spec import Spec
 
@@ -52,19 +52,19 @@ def command(arguments: Sequence[str]) -> int:
 
 
 class _Prescribed:
-    """Votes as the scene says."""
+    """Votes as the scenario says."""
 
-    def __init__(self, scene: Scene, place: int, world: Path) -> None:
-        self.kinds: tuple[BallotKind, ...] = (scene.kind,)
-        self.k = scene.public_k
-        self._scene = scene
+    def __init__(self, scenario: AttackScenario, place: int, world: Path) -> None:
+        self.kinds: tuple[BallotKind, ...] = (scenario.kind,)
+        self.k = scenario.public_k
+        self._scenario = scenario
         self._place = place
         self._world = world
 
     def vote(self, queries: npt.NDArray[Any], kind: BallotKind) -> IntArray:
         world = int(self._world.read_text()) if self._place == 0 else WITH
         placements, targets = queries.astype(np.int64).T
-        return self._scene.votes(self._place, world, placements, targets)
+        return self._scenario.votes(self._place, world, placements, targets)
 
 
 class _Colluder(Agent):
@@ -97,7 +97,7 @@ async def _open(
     """One agent with everything of its own."""
     credentials = Credentials.load(settings.certs / name, Role.AGENT)
     data_dir = settings.data_dir / name
-    scene = Scene.of(
+    scenario = AttackScenario.of(
         settings.level,
         settings.method,
         settings.k,
@@ -105,7 +105,7 @@ async def _open(
         settings.voters,
         settings.collusion,
     )
-    voter = _Prescribed(scene, place, settings.world)
+    voter = _Prescribed(scenario, place, settings.world)
     capabilities = agent_pb2.Capabilities(
         classes=settings.classes,
         query_dtype=common_pb2.DTYPE_INT64,
@@ -113,7 +113,7 @@ async def _open(
         ballots=[kind.code for kind in voter.kinds],
         k=voter.k,
     )
-    kind = Agent if scene.is_noisy(place) else _Colluder
-    if place >= scene.voters:
+    kind = Agent if scenario.is_noisy(place) else _Colluder
+    if place >= scenario.voters:
         kind = _Absentee
     return await open_agent(stack, settings, credentials, data_dir, voter, capabilities, kind)

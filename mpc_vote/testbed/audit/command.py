@@ -35,16 +35,16 @@ from mpc_vote.testbed.audit import voters
 from mpc_vote.testbed.audit.labels import (
     WITH,
     WITHOUT,
-    Case,
+    AttackScenario,
+    AuditedRounds,
     Finding,
+    LabelSource,
     LocalVotes,
-    Scene,
-    Source,
     Statistic,
     audit,
     check,
 )
-from mpc_vote.testbed.audit.sensitivity import Measured, Style, measure
+from mpc_vote.testbed.audit.sensitivity import SensitivityFinding, VoterSetup, measure
 from mpc_vote.testbed.cluster import Cluster
 from mpc_vote.voting.ballots import IntArray
 from mpc_vote.voting.limits import MAX_CLASSES, MAX_PARTIES, MAX_QUERIES
@@ -107,7 +107,7 @@ class AuditSettings(Settings):
     )
     log_level: LogLevel = Field("warning", description="debug, info, warning or error")
 
-    def case(self) -> Case:
+    def case(self) -> AuditedRounds:
         """What is audited."""
         voters = self.agents if self.quorum is None else self.quorum
         if not self.collusion < voters <= self.agents:
@@ -115,8 +115,10 @@ class AuditSettings(Settings):
                 f"the quorum ({voters}) must lie above the collusion bound ({self.collusion}) and "
                 f"within the roster ({self.agents} agents)"
             )
-        return Case(
-            scene=Scene.of(self.level, self.method, self.k, self.classes, voters, self.collusion),
+        return AuditedRounds(
+            scenario=AttackScenario.of(
+                self.level, self.method, self.k, self.classes, voters, self.collusion
+            ),
             agents=self.agents,
             parties=self.parties,
             queries=self.queries,
@@ -153,7 +155,7 @@ async def run_audit(settings: AuditSettings) -> None:
             bars.update(task, advance=cast, detail=what)
 
         async with contextlib.AsyncExitStack() as stack:
-            source: Source = LocalVotes(case)
+            source: LabelSource = LocalVotes(case)
             if settings.live:
                 source = await stack.enter_async_context(_cluster(settings, case))
             sizes = {1, case.queries}
@@ -165,10 +167,10 @@ async def run_audit(settings: AuditSettings) -> None:
         raise CommandError(f"the claim is violated: {wrong[0]}")
 
 
-async def _sensitivities(out: Console) -> list[Measured]:
+async def _sensitivities(out: Console) -> list[SensitivityFinding]:
     """What hostile queries find about every way in which an agent may vote."""
     styles = voters.styles()
-    measured: list[Measured] = []
+    measured: list[SensitivityFinding] = []
     with progress(out) as bars:
         task = bars.add_task("hostile queries", total=len(styles), detail="")
         for style in styles:
@@ -177,7 +179,7 @@ async def _sensitivities(out: Console) -> list[Measured]:
     return measured
 
 
-def _wrong_moves(moves: Sequence[Measured]) -> list[str]:
+def _wrong_moves(moves: Sequence[SensitivityFinding]) -> list[str]:
     return [
         f"at {each.level.value} level {each.style.voter} {each.style.features} moved a "
         f"{each.style.kind.name} ballot by {_squared(each, each.move.l2_squared)}, "
@@ -200,16 +202,16 @@ def _wrong_labels(findings: Sequence[Finding]) -> list[str]:
 class AuditCluster(Cluster):
     """Real roles, and all agents with prescribed ballots in one process."""
 
-    def __init__(self, directory: Path, settings: AuditSettings, case: Case) -> None:
+    def __init__(self, directory: Path, settings: AuditSettings, case: AuditedRounds) -> None:
         super().__init__(directory, case.parties, {name: {} for name in case.names()})
         self.world = directory / "world"
         self._agent_settings = {
             "level": settings.level.value,
             "method": settings.method.value,
             "k": str(settings.k),
-            "voters": str(case.scene.voters),
-            "collusion": str(case.scene.collusion),
-            "classes": str(case.scene.classes),
+            "voters": str(case.scenario.voters),
+            "collusion": str(case.scenario.collusion),
+            "classes": str(case.scenario.classes),
             "world": str(self.world),
             "budget-instance": "inf",
             "min-quorum": "1",
@@ -233,16 +235,16 @@ class AuditCluster(Cluster):
 class LiveVotes:
     """Votes by label requests to a running service."""
 
-    def __init__(self, case: Case, client: AsyncLabelClient, world: Path) -> None:
+    def __init__(self, case: AuditedRounds, client: AsyncLabelClient, world: Path) -> None:
         self._case = case
         self._client = client
         self._world = world
         self._plan = Plan(
-            classes=case.scene.classes,
-            ballot=case.scene.kind,
+            classes=case.scenario.classes,
+            ballot=case.scenario.kind,
             sigma=case.sigma,
-            quorum=case.scene.voters,
-            collusion=case.scene.collusion,
+            quorum=case.scenario.voters,
+            collusion=case.scenario.collusion,
             delta=case.delta,
         )
 
@@ -253,7 +255,7 @@ class LiveVotes:
         self._world.write_text(str(world))
         queries = np.stack([np.full(targets.size, placement), targets.reshape(-1)], axis=1)
         result = await self._client.label(queries, self._plan)
-        case, voters = self._case, self._case.scene.voters
+        case, voters = self._case, self._case.scenario.voters
         if result.contributors != voters:
             why = f"{result.contributors} agents were counted, not {voters}: {result.absences}"
             raise CommandError(why)
@@ -264,7 +266,7 @@ class LiveVotes:
 
 
 @contextlib.asynccontextmanager
-async def _cluster(settings: AuditSettings, case: Case) -> AsyncIterator[LiveVotes]:
+async def _cluster(settings: AuditSettings, case: AuditedRounds) -> AsyncIterator[LiveVotes]:
     """Votes of a cluster that runs while the context lasts."""
     with tempfile.TemporaryDirectory(prefix="mpc-vote-audit-") as folder:
         cluster = AuditCluster(Path(folder), settings, case)
@@ -281,18 +283,19 @@ async def _cluster(settings: AuditSettings, case: Case) -> AsyncIterator[LiveVot
             cluster.stop()
 
 
-def _title(settings: AuditSettings, case: Case) -> str:
+def _title(settings: AuditSettings, case: AuditedRounds) -> str:
     where = "a cluster of processes" if settings.live else "votes in this process"
-    absent = f", {case.agents - case.scene.voters} stay away" if _is_partial(case) else ""
+    absent = f", {case.agents - case.scenario.voters} stay away" if _is_partial(case) else ""
     return (
         f"[bold]mpc-vote audit[/bold]: {settings.level.value} level, {settings.method.value}, "
-        f"{case.scene.voters} agents of whom {case.scene.collusion} collude{absent}; {where}, "
+        f"{case.scenario.voters} agents of whom {case.scenario.collusion} collude{absent}; "
+        f"{where}, "
         f"sigma {case.sigma:g}, claimed for sigma {case.claimed_sigma:g}"
     )
 
 
-def _is_partial(case: Case) -> bool:
-    return case.agents > case.scene.voters
+def _is_partial(case: AuditedRounds) -> bool:
+    return case.agents > case.scenario.voters
 
 
 def _verdict(finding: Finding) -> str:
@@ -301,10 +304,10 @@ def _verdict(finding: Finding) -> str:
     return "not refuted" if finding.claimed < finding.most else "beyond so many rounds"
 
 
-def _show_moves(out: Console, moves: Sequence[Measured]) -> None:
+def _show_moves(out: Console, moves: Sequence[SensitivityFinding]) -> None:
     """A line for each way to vote, with the worst of its rounds at both levels."""
     table = Table("voter", "features", "reach", "ballot", *(level.value for level in Level))
-    lines: dict[Style, dict[Level, Measured]] = {}
+    lines: dict[VoterSetup, dict[Level, SensitivityFinding]] = {}
     for each in sorted(moves, key=_share):
         lines.setdefault(each.style, {})[each.level] = each
     for style in dict.fromkeys(each.style for each in moves):
@@ -321,23 +324,25 @@ def _show_moves(out: Console, moves: Sequence[Measured]) -> None:
     out.print(_MOVES.format(queries=sum(asked.values())))
 
 
-def _share(each: Measured) -> tuple[bool, float]:
+def _share(each: SensitivityFinding) -> tuple[bool, float]:
     """How much of the claim was used up."""
     return each.exceeded, each.move.l2_squared / each.claimed.l2_squared
 
 
-def _moved(each: Measured) -> str:
+def _moved(each: SensitivityFinding) -> str:
     mark = " EXCEEDED" if each.exceeded else ""
     claimed = _squared(each, each.claimed.l2_squared)
     return f"{_squared(each, each.move.l2_squared)} / {claimed}{mark}"
 
 
-def _squared(each: Measured, units: int) -> str:
+def _squared(each: SensitivityFinding, units: int) -> str:
     """Squared units, as squared votes."""
     return f"{units / 4**each.fraction_bits:.3g}"
 
 
-def _show(out: Console, settings: AuditSettings, case: Case, findings: Sequence[Finding]) -> None:
+def _show(
+    out: Console, settings: AuditSettings, case: AuditedRounds, findings: Sequence[Finding]
+) -> None:
     table = Table("attack on", *map(_size, findings))
     rows: list[tuple[str, Callable[[Finding], str]]] = [
         ("test", lambda finding: finding.statistic.value),
@@ -362,8 +367,8 @@ def _size(finding: Finding) -> str:
     return "one query" if finding.queries == 1 else f"a round of {finding.queries} queries"
 
 
-def _placement(case: Case, finding: Finding) -> str:
-    return f"{finding.event.placement} of {case.scene.pool}"
+def _placement(case: AuditedRounds, finding: Finding) -> str:
+    return f"{finding.event.placement} of {case.scenario.pool}"
 
 
 def _event(finding: Finding) -> str:
@@ -384,7 +389,7 @@ def _mu(finding: Finding) -> str:
 
 
 def _figures(
-    settings: AuditSettings, moves: Sequence[Measured], findings: Sequence[Finding]
+    settings: AuditSettings, moves: Sequence[SensitivityFinding], findings: Sequence[Finding]
 ) -> dict[str, Any]:
     asked = settings.model_dump(mode="json", exclude={"config", "log_level", "json_path"})
     return {

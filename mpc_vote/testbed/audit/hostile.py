@@ -22,7 +22,7 @@ TINY = (1e-45, 1e-38, 1e-21)
 
 
 @dataclass(frozen=True, eq=False)
-class Neighbours:
+class AdjacentDatasets:
     """Two data sets that differ in one record, and the points that record has in them."""
 
     one: Dataset
@@ -31,7 +31,7 @@ class Neighbours:
 
 
 @dataclass(frozen=True)
-class Terrain:
+class DataShape:
     """What data sets are made of: points of this shape, k neighbours, and attributes or classes."""
 
     shape: tuple[int, ...]
@@ -53,7 +53,7 @@ class Terrain:
         return Dataset("audited", x, y, self.classes)
 
 
-def neighbours(terrain: Terrain, rng: np.random.Generator) -> Iterator[Neighbours]:
+def neighbours(terrain: DataShape, rng: np.random.Generator) -> Iterator[AdjacentDatasets]:
     """Pairs of data sets of every sort, apart by one record: the last, and one anywhere.
 
     Removed from one it is added to the other. What it is replaced by is of another class, at the
@@ -62,15 +62,17 @@ def neighbours(terrain: Terrain, rng: np.random.Generator) -> Iterator[Neighbour
     for data in _datasets(terrain, rng):
         for at in (len(data) - 1, int(rng.integers(len(data)))):
             rest = np.delete(np.arange(len(data)), at)
-            yield Neighbours(data, data.take(rest), data.x[[at]])
+            yield AdjacentDatasets(data, data.take(rest), data.x[[at]])
             x, y = data.x.copy(), data.y.copy()
             if rng.integers(2):
                 x[at] = terrain.points(rng, 1)[0]
             y[at] = 1 - y[at] if terrain.multi_label else (y[at] + 1) % terrain.classes
-            yield Neighbours(data, terrain.dataset(x, y), np.stack([data.x[at], x[at]]))
+            yield AdjacentDatasets(data, terrain.dataset(x, y), np.stack([data.x[at], x[at]]))
 
 
-def queries(pair: Neighbours, terrain: Terrain, rng: np.random.Generator) -> list[FloatArray]:
+def queries(
+    pair: AdjacentDatasets, terrain: DataShape, rng: np.random.Generator
+) -> list[FloatArray]:
     """Batches to ask about a pair: how far a vote reaches depends on the rest of its batch."""
     usual = np.concatenate([terrain.points(rng, 4), _near(pair, rng)])
     extreme = _extreme(terrain, rng)
@@ -80,7 +82,7 @@ def queries(pair: Neighbours, terrain: Terrain, rng: np.random.Generator) -> lis
     return [usual, mixed, alike, apart, pair.changed[:1], extreme[:1]]
 
 
-def _datasets(terrain: Terrain, rng: np.random.Generator) -> Iterator[Dataset]:
+def _datasets(terrain: DataShape, rng: np.random.Generator) -> Iterator[Dataset]:
     """Base data sets; a local model learns from two records at least, also with one removed."""
     k = terrain.k
     # Full blocks of a matrix product: with a record less, others move from blocks to what is left.
@@ -98,7 +100,7 @@ def _datasets(terrain: Terrain, rng: np.random.Generator) -> Iterator[Dataset]:
     yield terrain.dataset(_scaled(usual, 1e-42), labels)
 
 
-def _sphere(terrain: Terrain, rng: np.random.Generator, count: int) -> Dataset:
+def _sphere(terrain: DataShape, rng: np.random.Generator, count: int) -> Dataset:
     """All records but the first, the centre, are equally far from that, but for rounding."""
     steps = rng.choice([-0.5, 0.5], size=(count, *terrain.shape))
     steps[0] = 0
@@ -106,7 +108,7 @@ def _sphere(terrain: Terrain, rng: np.random.Generator, count: int) -> Dataset:
     return terrain.dataset(points, terrain.labels(rng, count))
 
 
-def _outlier(terrain: Terrain, usual: FloatArray) -> Dataset:
+def _outlier(terrain: DataShape, usual: FloatArray) -> Dataset:
     """The last record is far from all: it would pull a mean along, from one class to the next."""
     points = np.concatenate([usual[1:], 1000 * usual[:1]])
     along = points.reshape(len(points), -1) @ usual[0].reshape(-1)
@@ -116,7 +118,7 @@ def _outlier(terrain: Terrain, usual: FloatArray) -> Dataset:
     return terrain.dataset(points, layers)
 
 
-def _near(pair: Neighbours, rng: np.random.Generator) -> FloatArray:
+def _near(pair: AdjacentDatasets, rng: np.random.Generator) -> FloatArray:
     """Where ties are decided: records, the changed one, their middles, and a last bit beside."""
     points = np.concatenate([pair.changed, pair.one.x])
     half = points.astype(np.float64) / 2
@@ -127,7 +129,7 @@ def _near(pair: Neighbours, rng: np.random.Generator) -> FloatArray:
     return np.concatenate([chosen, beside])
 
 
-def _extreme(terrain: Terrain, rng: np.random.Generator) -> FloatArray:
+def _extreme(terrain: DataShape, rng: np.random.Generator) -> FloatArray:
     """Points of all sizes: constant, of mixed signs, and with one number of that size only."""
     ones = np.ones((1, *terrain.shape), np.float32)
     single = np.zeros_like(ones)

@@ -77,7 +77,7 @@ Tell = Callable[[int, str], None]
 
 
 @dataclass(frozen=True)
-class Scene:
+class AttackScenario:
     """Who votes what; the victim has place 0, and those who collude come next.
 
     The others' votes, and those of the victim that are the same in both worlds, are a pool. A
@@ -101,8 +101,8 @@ class Scene:
         classes: int,
         voters: int,
         collusion: int,
-    ) -> Scene:
-        """The scene for agents that vote by this method."""
+    ) -> AttackScenario:
+        """The scenario for agents that vote by this method."""
         if method is Method.AE:
             return cls(level, ONE_HOT, 1, classes, voters, collusion)
         return cls(level, KNN_COUNT, neighbours, classes, voters, collusion)
@@ -192,10 +192,10 @@ class Statistic(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Case:
+class AuditedRounds:
     """What is audited: rounds at `sigma`, against what is claimed for `claimed_sigma`."""
 
-    scene: Scene
+    scenario: AttackScenario
     agents: int
     parties: int
     queries: int
@@ -209,27 +209,27 @@ class Case:
 
     def spec(self, queries: int, sigma: float) -> Spec:
         """The spec of a round, as the coordinator would make it."""
-        scene = self.scene
+        scenario = self.scenario
         return simulated_spec(
-            scene.kind,
+            scenario.kind,
             queries,
-            scene.classes,
-            dict.fromkeys(self.names(), scene.public_k),
+            scenario.classes,
+            dict.fromkeys(self.names(), scenario.public_k),
             sigma,
-            quorum=scene.voters,
-            collusion=scene.collusion,
+            quorum=scenario.voters,
+            collusion=scenario.collusion,
             parties=self.parties,
         )
 
     def claimed(self, statistic: Statistic, queries: int) -> float:
         """What a round loses at most: the epsilon that is charged, or the mu of its noise."""
-        mechanism, level = self.spec(queries, self.claimed_sigma).mechanism, self.scene.level
+        mechanism, level = self.spec(queries, self.claimed_sigma).mechanism, self.scenario.level
         if statistic is Statistic.TRADE_OFF:
             return vote_mu(mechanism, level)
         return epsilon([mechanism], level, self.delta)
 
 
-class Source(Protocol):
+class LabelSource(Protocol):
     """Where labels come from."""
 
     def room(self, queries: int) -> int:
@@ -253,38 +253,38 @@ class LocalVotes:
     Rounds are done many at a time. `noise` is for planting faults.
     """
 
-    def __init__(self, case: Case, noise: Noise = skellam) -> None:
+    def __init__(self, case: AuditedRounds, noise: Noise = skellam) -> None:
         self._case = case
         self._noise = noise
         self._spec = cache(case.spec)
 
     def room(self, queries: int) -> int:
-        return max(1, _BATCH_CELLS // (queries * self._case.scene.classes))
+        return max(1, _BATCH_CELLS // (queries * self._case.scenario.classes))
 
     async def labels(self, world: int, placement: int, targets: IntArray) -> IntArray:
         return await asyncio.to_thread(self._labels, world, placement, targets)
 
     def _labels(self, world: int, placement: int, targets: IntArray) -> IntArray:
-        scene, (rounds, queries) = self._case.scene, targets.shape
-        classes, rows = scene.classes, targets.size
+        scenario, (rounds, queries) = self._case.scenario, targets.shape
+        classes, rows = scenario.classes, targets.size
         spec = self._spec(queries, self._case.sigma)
         placements = np.full(rows, placement)
 
         def noisy(place: int) -> IntArray:
-            votes = scene.votes(place, world, placements, targets.reshape(-1))
+            votes = scenario.votes(place, world, placements, targets.reshape(-1))
             ballot = spec.encode(self._case.names()[place], votes)
-            if not scene.is_noisy(place):
+            if not scenario.is_noisy(place):
                 return ballot
             drawn = self._noise(spec, place, (rounds, queries, classes))
             return ballot + drawn.reshape(rows, classes)
 
-        names = enumerate(self._case.names()[: scene.voters])
+        names = enumerate(self._case.names()[: scenario.voters])
         labels = count(spec, ((name, noisy(place)) for place, name in names))
         return labels.reshape(rounds, queries)
 
 
 @dataclass(frozen=True)
-class Event:
+class ThresholdEvent:
     """An event: the number of a round's labels that are the target reaches a threshold or not."""
 
     placement: int
@@ -307,7 +307,7 @@ class Finding:
     statistic: Statistic
     queries: int
     runs: int
-    event: Event
+    event: ThresholdEvent
     hits: tuple[int, int]
     found: float
     most: float
@@ -336,8 +336,8 @@ class Finding:
 
 
 async def audit(
-    case: Case,
-    source: Source,
+    case: AuditedRounds,
+    source: LabelSource,
     votes: int,
     confidence: float,
     tell: Tell = lambda _votes, _what: None,
@@ -356,7 +356,7 @@ async def audit(
     ]
 
 
-def check(case: Case, votes: int) -> None:
+def check(case: AuditedRounds, votes: int) -> None:
     """Refuses what no round could be made of, or what could not be judged."""
     for sigma in (case.sigma, case.claimed_sigma):
         case.spec(case.queries, sigma)
@@ -395,16 +395,18 @@ def max_rate(hits: int, runs: int, allowed: float) -> float:
 
 
 async def _attack(
-    case: Case, source: Source, queries: int, runs: int, allowed: float, tell: Tell
+    case: AuditedRounds, source: LabelSource, queries: int, runs: int, allowed: float, tell: Tell
 ) -> list[Finding]:
     """Chooses an event for each test by half of the runs, judges it by the other half."""
-    scene = case.scene
+    scenario = case.scenario
     # One query may tell most where an outcome is rare, many where two classes tie.
-    at_tie = queries > 1 and scene.classes == 2
-    placements = [scene.tie] if at_tie else scene.placements(case.claimed_sigma)
+    at_tie = queries > 1 and scenario.classes == 2
+    placements = [scenario.tie] if at_tie else scenario.placements(case.claimed_sigma)
     each = max(1, runs // 2 // len(placements))
     judging = runs - each * len(placements)
-    options: dict[Statistic, list[tuple[float, Event]]] = {statistic: [] for statistic in Statistic}
+    options: dict[Statistic, list[tuple[float, ThresholdEvent]]] = {
+        statistic: [] for statistic in Statistic
+    }
     for placement in placements:
         counts = [
             await _counts(case, source, world, placement, each, queries, tell) for world in WORLDS
@@ -432,9 +434,9 @@ async def _attack(
 
 
 def _judge(
-    case: Case,
+    case: AuditedRounds,
     statistic: Statistic,
-    event: Event,
+    event: ThresholdEvent,
     counts: Sequence[IntArray],
     queries: int,
     allowed: float,
@@ -456,13 +458,19 @@ def _judge(
 
 
 async def _counts(
-    case: Case, source: Source, world: int, placement: int, rounds: int, queries: int, tell: Tell
+    case: AuditedRounds,
+    source: LabelSource,
+    world: int,
+    placement: int,
+    rounds: int,
+    queries: int,
+    tell: Tell,
 ) -> IntArray:
     """How many labels of each round are the target. Targets take turns over a round's queries.
 
     So noise that is shared by queries shows: without the ballot it can't favour all targets.
     """
-    targets = np.arange(queries, dtype=np.int64) % case.scene.classes
+    targets = np.arange(queries, dtype=np.int64) % case.scenario.classes
     size = "single queries" if queries == 1 else f"rounds of {queries} queries"
     parts = []
     for start in range(0, rounds, room := source.room(queries)):
@@ -481,7 +489,7 @@ def _choose(
     judging: int,
     delta: float,
     allowed: float,
-) -> tuple[float, Event]:
+) -> tuple[float, ThresholdEvent]:
     """The event that promises most, and what it promises."""
     runs = len(counts[WITHOUT])
     reached = [np.bincount(of, minlength=queries + 1)[::-1].cumsum()[::-1] for of in counts]
@@ -499,7 +507,7 @@ def _choose(
                 for right, wrong in zip(least, most, strict=True)
             ]
             best = int(np.argmax(promised))
-            options.append((promised[best], Event(placement, best, above, likelier)))
+            options.append((promised[best], ThresholdEvent(placement, best, above, likelier)))
     return max(options, key=lambda option: option[0])
 
 

@@ -19,7 +19,7 @@ from mpc_vote.learning.voters import Voter
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.privacy.sensitivity import Sensitivity
 from mpc_vote.simulation.vote import simulated_spec, totals
-from mpc_vote.testbed.audit.hostile import Neighbours, Terrain, neighbours, queries
+from mpc_vote.testbed.audit.hostile import AdjacentDatasets, DataShape, neighbours, queries
 from mpc_vote.voting.ballots import BallotKind, IntArray
 from mpc_vote.voting.spec import Spec
 
@@ -27,12 +27,12 @@ _AGENT = "agent"
 
 
 @dataclass(frozen=True)
-class Style:
+class VoterSetup:
     """A way to vote, as an agent may be set up: its name, what it casts, and how it is made."""
 
     voter: str
     kind: BallotKind
-    terrain: Terrain
+    terrain: DataShape
     make: Callable[[Dataset], Voter]
     features: str = ""
     reach: float | None = None
@@ -48,7 +48,7 @@ class Style:
 
 
 @dataclass(frozen=True)
-class Move:
+class ObservedSensitivity:
     """The most that a query's cells moved, in units: each norm's largest value over all queries."""
 
     l1: int = 0
@@ -57,7 +57,7 @@ class Move:
     step: int = 0
 
     @classmethod
-    def of(cls, moves: IntArray) -> Move:
+    def of(cls, moves: IntArray) -> ObservedSensitivity:
         """Of rows of moves, (queries, cells)."""
         if not moves.size:
             return cls()
@@ -80,14 +80,14 @@ class Move:
 
 
 @dataclass(frozen=True)
-class Measured:
+class SensitivityFinding:
     """What was found for one way to vote, at one level."""
 
-    style: Style
+    style: VoterSetup
     verified: bool
     level: Level
     queries: int
-    move: Move
+    move: ObservedSensitivity
     claimed: Sensitivity
     fraction_bits: int
 
@@ -97,13 +97,15 @@ class Measured:
         return self.move.exceeds(self.claimed)
 
 
-def measure(style: Style, seed: int = 0) -> list[Measured]:
+def measure(style: VoterSetup, seed: int = 0) -> list[SensitivityFinding]:
     """Attacks one way to vote, in unverified and, where there are such, in verified rounds."""
     rng = np.random.default_rng(seed)
     return compare(style, neighbours(style.terrain, rng), rng)
 
 
-def compare(style: Style, pairs: Iterable[Neighbours], rng: np.random.Generator) -> list[Measured]:
+def compare(
+    style: VoterSetup, pairs: Iterable[AdjacentDatasets], rng: np.random.Generator
+) -> list[SensitivityFinding]:
     """What hostile queries find about these pairs."""
     spec = style.spec(1, False)
     cast: tuple[list[IntArray], list[IntArray]] = ([], [])
@@ -123,15 +125,22 @@ def compare(style: Style, pairs: Iterable[Neighbours], rng: np.random.Generator)
     ]
 
 
-def _judge(style: Style, verified: bool, one: IntArray, other: IntArray) -> list[Measured]:
+def _judge(
+    style: VoterSetup, verified: bool, one: IntArray, other: IntArray
+) -> list[SensitivityFinding]:
     """Adds up distinct rows as parties do, and compares those of neighbours, and with nothing."""
     distinct, rows = np.unique(np.concatenate([one, other]), axis=0, return_inverse=True)
     spec = style.spec(len(distinct), verified)
     added = totals(spec, {_AGENT: distinct})
     before, after = added[rows[: len(one)]], added[rows[len(one) :]]
-    moves = {Level.INSTANCE: Move.of(before - after), Level.AGENT: Move.of(added)}
+    moves = {
+        Level.INSTANCE: ObservedSensitivity.of(before - after),
+        Level.AGENT: ObservedSensitivity.of(added),
+    }
     bits = spec.message.fraction_bits
     return [
-        Measured(style, verified, level, len(one), move, spec.mechanism.sensitivity(level), bits)
+        SensitivityFinding(
+            style, verified, level, len(one), move, spec.mechanism.sensitivity(level), bits
+        )
         for level, move in moves.items()
     ]

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.learning.features.maps import FEATURE_MAPS
 from mpc_vote.learning.voters import Voter, VoterOptions, make_voter
-from mpc_vote.testbed.audit.hostile import Terrain
-from mpc_vote.testbed.audit.sensitivity import Style
+from mpc_vote.testbed.audit.hostile import DataShape
+from mpc_vote.testbed.audit.sensitivity import VoterSetup
 from mpc_vote.voting.ballots import KNN_COUNT, KNN_FREQUENCY, MULTI_LABEL, ONE_HOT
 
 REACHES = (None, 0.1, 0.5)
@@ -17,14 +17,14 @@ _SHAPE = (8, 8)
 
 def styles(
     k: int = 20, classes: int = 3, tau: int = 2, shape: tuple[int, ...] = _SHAPE
-) -> list[Style]:
+) -> list[VoterSetup]:
     """Every voter with every feature map, reach and ballot that it knows."""
-    by_class = Terrain(shape, classes, k)
+    by_class = DataShape(shape, classes, k)
     # One record of few moves the most scores past a half.
     few = max(1, k // 4)
-    by_attribute = Terrain(shape, classes + 2, few, multi_label=True)
+    by_attribute = DataShape(shape, classes + 2, few, multi_label=True)
     neighbours = [
-        Style(
+        VoterSetup(
             "neighbours",
             kind,
             by_class,
@@ -37,7 +37,7 @@ def styles(
         for kind in (KNN_FREQUENCY, KNN_COUNT)
     ]
     attributes = [
-        Style(
+        VoterSetup(
             "attributes",
             MULTI_LABEL,
             by_attribute,
@@ -47,7 +47,7 @@ def styles(
         )
         for features in FEATURE_MAPS
     ]
-    model = Style(
+    model = VoterSetup(
         "local model",
         ONE_HOT,
         by_class,

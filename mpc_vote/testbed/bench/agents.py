@@ -56,7 +56,7 @@ async def _open(
     """One agent with everything of its own."""
     credentials = Credentials.load(settings.certs / name, Role.AGENT)
     data_dir = settings.data_dir / name
-    voter = _MadeUp(settings.k, settings.classes)
+    voter = _SyntheticVotes(settings.k, settings.classes)
     capabilities = agent_pb2.Capabilities(
         classes=settings.classes,
         query_dtype=common_pb2.DTYPE_FLOAT32,
@@ -67,7 +67,7 @@ async def _open(
     return await open_agent(stack, settings, credentials, data_dir, voter, capabilities)
 
 
-class _MadeUp:
+class _SyntheticVotes:
     """Votes of neighbours that cost nothing."""
 
     kinds: tuple[BallotKind, ...] = (KNN_COUNT,)

@@ -28,7 +28,7 @@ SUITE_NOTE = (
 
 
 @dataclass(frozen=True, order=True)
-class Condition:
+class NetworkCondition:
     """A network: the round trip between parties and the rate of each link, each direction.
 
     Without delay parties talk directly over loopback, as fast as it is.
@@ -49,18 +49,18 @@ class Condition:
         return f"rtt {self.rtt_ms:g} ms{rate}"
 
 
-def conditions(rtts: Iterable[float], rates: Iterable[float]) -> list[Condition]:
+def conditions(rtts: Iterable[float], rates: Iterable[float]) -> list[NetworkCondition]:
     """All combinations, each once; a rate of 0 is none, and it counts where there is a delay."""
     return list(
         dict.fromkeys(
-            Condition(rtt, (rate or None) if rtt else None)
+            NetworkCondition(rtt, (rate or None) if rtt else None)
             for rtt, rate in itertools.product(rtts, rates)
         )
     )
 
 
 @dataclass(frozen=True)
-class Case:
+class BenchCase:
     """An engine on one shape under one condition.
 
     `bits` is the ring of the totals. Groups are the table engine's; where they are None the planner
@@ -87,9 +87,9 @@ class Case:
         return "crypten" if self.crypten else self.engine.name
 
     @property
-    def condition(self) -> Condition:
+    def condition(self) -> NetworkCondition:
         """The network."""
-        return Condition(self.rtt_ms, self.rate_mbit)
+        return NetworkCondition(self.rtt_ms, self.rate_mbit)
 
     @property
     def shape(self) -> tuple[int, int, int, float, float | None]:
@@ -117,12 +117,12 @@ def grid(
     parties: Iterable[int],
     queries: Iterable[int],
     classes: Iterable[int],
-    networks: Iterable[Condition],
+    networks: Iterable[NetworkCondition],
     bits: int,
-) -> list[Case]:
+) -> list[BenchCase]:
     """Every engine on every shape under every condition."""
     return [
-        Case(
+        BenchCase(
             engine,
             parties=members,
             queries=rows,
@@ -137,7 +137,7 @@ def grid(
     ]
 
 
-def suite(engines: Sequence[EngineKind], rates: Sequence[float], bits: int) -> list[Case]:
+def suite(engines: Sequence[EngineKind], rates: Sequence[float], bits: int) -> list[BenchCase]:
     """The sweeps for the plots: one dimension at a time around the usual shape."""
     distances = conditions([0.0, 10.0, 20.0, 40.0, 80.0], rates)
     both = conditions(NEAR_AND_FAR, rates)
@@ -151,7 +151,7 @@ def suite(engines: Sequence[EngineKind], rates: Sequence[float], bits: int) -> l
     return [case for case in wanted if not case.crypten or _bearable(case)]
 
 
-def _bearable(case: Case) -> bool:
+def _bearable(case: BenchCase) -> bool:
     usual = (case.parties, case.queries, case.classes) == (PARTIES, QUERIES, CLASSES)
     if not (usual or case.condition.direct):
         return False

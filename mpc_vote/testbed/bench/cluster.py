@@ -23,7 +23,7 @@ _LENIENT = {"min-quorum": "1"}
 
 
 @dataclass(frozen=True)
-class Network:
+class EmulatedNetwork:
     """Between any two processes: milliseconds there and back, megabits per second each way."""
 
     rtt: float = 0.0
@@ -44,7 +44,7 @@ class BenchCluster(Cluster):
         parties: int,
         agents: int,
         agent_settings: Mapping[str, str],
-        network: Network,
+        network: EmulatedNetwork,
     ) -> None:
         names = [f"agent-{number}" for number in range(agents)]
         super().__init__(directory, parties, dict.fromkeys(names, agent_settings), _BUDGETS)

@@ -24,8 +24,8 @@ from mpc_vote.argmax.registry import ENGINES, TABLE
 from mpc_vote.argmax.table.level import MAX_BITS, MIN_BITS
 from mpc_vote.cli.common import check_writable, counted, dispatch, progress
 from mpc_vote.testbed.bench import cases, groups, plots, report
-from mpc_vote.testbed.bench.committee import Committee
-from mpc_vote.testbed.bench.measure import Results, Step, Tell, measure
+from mpc_vote.testbed.bench.committee import BenchCommittee
+from mpc_vote.testbed.bench.measure import BenchResults, MeasurementStep, Tell, measure
 from mpc_vote.voting.limits import MAX_CLASSES, MAX_PARTIES, MAX_QUERIES
 
 _REPEATS = 7
@@ -116,7 +116,7 @@ class BenchSettings(_MeasureSettings):
         """Whether the suite is wanted."""
         return not (self.quick or self.parties or self.queries or self.classes or self.rtt)
 
-    def cases(self) -> list[cases.Case]:
+    def cases(self) -> list[cases.BenchCase]:
         """What is measured."""
         engines = [ENGINES.by_name(name) for name in dict.fromkeys(self.engine)]
         if self.full:
@@ -145,7 +145,7 @@ class GroupsSettings(_MeasureSettings):
     )
     repeat: int = Field(5, ge=1, description="repeats that count")
 
-    def cases(self) -> list[cases.Case]:
+    def cases(self) -> list[cases.BenchCase]:
         """The shapes."""
         return cases.grid(
             [TABLE],
@@ -195,7 +195,7 @@ async def run_bench(settings: BenchSettings, given: str) -> None:
         f"[bold]mpc-vote bench[/bold]: {counted(len(wanted), 'case')}, "
         f"{counted(settings.repeats, 'repeat')} after a first turn; all processes start"
     )
-    async with Committee.running(max(case.parties for case in wanted)) as committee:
+    async with BenchCommittee.running(max(case.parties for case in wanted)) as committee:
         with _progress(out, len(wanted), settings.repeats) as tell:
             results = await measure(committee, wanted, settings.repeats, tell)
     if not results.rows:
@@ -216,7 +216,7 @@ async def run_groups(settings: GroupsSettings, given: str) -> None:
         f"[bold]mpc-vote bench groups[/bold]: {counted(len(wanted), 'choice')} of the planner; all "
         "processes start"
     )
-    async with Committee.running(max(case.parties for case in wanted)) as committee:
+    async with BenchCommittee.running(max(case.parties for case in wanted)) as committee:
         with _progress(out, total, settings.repeat) as tell:
             checked = await groups.check(committee, wanted, settings.repeat, tell)
     out.print(groups.table(checked.choices))
@@ -246,7 +246,7 @@ def _progress(out: Console, cases_: int, repeats: int) -> Iterator[Tell]:
     with progress(out) as bars:
         task = bars.add_task("", total=total, detail="")
 
-        def tell(step: Step) -> None:
+        def tell(step: MeasurementStep) -> None:
             case = step.case
             shape = f"{case.parties} parties, {case.queries} x {case.classes}"
             bars.update(
@@ -262,9 +262,9 @@ def _progress(out: Console, cases_: int, repeats: int) -> Iterator[Tell]:
 
 def _lines(out: Console, total: int, repeats: int) -> Tell:
     done = 0
-    last: tuple[cases.Condition, int] | None = None
+    last: tuple[cases.NetworkCondition, int] | None = None
 
-    def tell(step: Step) -> None:
+    def tell(step: MeasurementStep) -> None:
         nonlocal done, last
         turn = (step.case.condition, step.repeat)
         if turn != last:
@@ -276,11 +276,11 @@ def _lines(out: Console, total: int, repeats: int) -> Tell:
     return tell
 
 
-def _turn(step: Step, repeats: int) -> str:
+def _turn(step: MeasurementStep, repeats: int) -> str:
     return f"repeat {step.repeat} of {repeats}" if step.repeat else "warming up"
 
 
-def _show(results: Results, given: str, folder: Path, out: Console) -> None:
+def _show(results: BenchResults, given: str, folder: Path, out: Console) -> None:
     for table in report.tables(results.rows):
         out.print(table)
     if not results.mistakes:

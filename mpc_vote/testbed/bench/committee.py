@@ -27,8 +27,8 @@ from mpc_vote.app.process import PARENT_VARIABLE, CommandError
 from mpc_vote.pki.authority import CertificateAuthority
 from mpc_vote.pki.identity import Identity, Role
 from mpc_vote.testbed.bench import jobs
-from mpc_vote.testbed.bench.cases import Case, Condition
-from mpc_vote.testbed.cluster import Child, free_ports
+from mpc_vote.testbed.bench.cases import BenchCase, NetworkCondition
+from mpc_vote.testbed.cluster import RoleProcess, free_ports
 
 _START_SECONDS = 120.0
 # Above what the parties themselves wait, so that they say what was late.
@@ -43,24 +43,24 @@ _GRACE_SECONDS = 1.0
 _LINE_BYTES = 1 << 20
 _SEED = "mpc-vote bench"
 
-A = TypeVar("A", jobs.Ready, jobs.Weight, jobs.Outcome)
+A = TypeVar("A", jobs.Ready, jobs.PreprocessingSize, jobs.PartyMeasurement)
 
 
 @dataclass(frozen=True)
-class Run:
+class CommitteeRun:
     """A job that was run, the longest round trip before it, and outcomes in rank order."""
 
-    job: jobs.Job
+    job: jobs.ArgmaxJob
     round_trip: float
-    outcomes: Sequence[jobs.Outcome]
+    outcomes: Sequence[jobs.PartyMeasurement]
 
 
-class Committee:
+class BenchCommittee:
     """A dealer and parties that are measured."""
 
     def __init__(self, directory: Path, parties: int) -> None:
         self.names = tuple(f"party-{rank}" for rank in range(parties))
-        self.children: dict[str, Child] = {}
+        self.children: dict[str, RoleProcess] = {}
         self._directory = directory
         self._sessions = count()
         dealer, *ports = free_ports(parties + 1)
@@ -69,11 +69,11 @@ class Committee:
         self._answers: dict[str, asyncio.StreamReader] = {}
         self._pipes: list[asyncio.BaseTransport] = []
         # By condition, where a party dials another.
-        self._links: dict[Condition, dict[tuple[str, str], str]] = {}
+        self._links: dict[NetworkCondition, dict[tuple[str, str], str]] = {}
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def running(cls, parties: int) -> AsyncIterator[Committee]:
+    async def running(cls, parties: int) -> AsyncIterator[BenchCommittee]:
         """A committee whose parties are ready, until the context ends."""
         handler = signal.getsignal(signal.SIGINT)
         try:
@@ -89,7 +89,7 @@ class Committee:
         finally:
             signal.signal(signal.SIGINT, handler)
 
-    def connect(self, condition: Condition) -> None:
+    def connect(self, condition: NetworkCondition) -> None:
         """Puts relays between the parties, as far as the condition needs them; they stay."""
         if condition in self._links:
             return
@@ -108,20 +108,22 @@ class Committee:
             flags += ["--rate-mbit", f"{condition.rate_mbit:g}"]
         self._spawn(f"relay {len(self._links)}", ["relay", *flags])
 
-    async def round_trip(self, condition: Condition, parties: int) -> float:
+    async def round_trip(self, condition: NetworkCondition, parties: int) -> float:
         """Seconds of the longest round trip between two of the parties, as measured."""
         names = self.names[:parties]
         requests = {n: jobs.Probe(peers=self._peers(condition, n, names)) for n in names}
         answers = await self._ask(requests, jobs.Ready, _PROBE_SECONDS)
         return max(trip for answer in answers.values() for trip in answer.round_trips.values())
 
-    async def preprocessing_bytes(self, case: Case) -> int:
+    async def preprocessing_bytes(self, case: BenchCase) -> int:
         """Memory that a case's preprocessing takes at each party."""
         first = self.names[0]
-        request = {first: jobs.Weigh(job=self._job(case, 0))}
-        return (await self._ask(request, jobs.Weight, _PREPARE_SECONDS))[first].preprocessing_bytes
+        request = {first: jobs.SizePreprocessing(job=self._job(case, 0))}
+        return (await self._ask(request, jobs.PreprocessingSize, _PREPARE_SECONDS))[
+            first
+        ].preprocessing_bytes
 
-    async def run(self, case: Case, repeat: int) -> Run:
+    async def run(self, case: BenchCase, repeat: int) -> CommitteeRun:
         """Runs a case once: all is prepared, the round trip measured, then all parties start."""
         job = self._job(case, repeat)
         prepare = {
@@ -131,8 +133,8 @@ class Committee:
         await self._ask(prepare, jobs.Ready, _PREPARE_SECONDS)
         trip = await self.round_trip(case.condition, case.parties)
         start = {name: jobs.Go() for name in job.parties}
-        outcomes = await self._ask(start, jobs.Outcome, _RUN_SECONDS)
-        return Run(job, trip, [outcomes[name] for name in job.parties])
+        outcomes = await self._ask(start, jobs.PartyMeasurement, _RUN_SECONDS)
+        return CommitteeRun(job, trip, [outcomes[name] for name in job.parties])
 
     def check(self) -> None:
         """Raises if a child has ended by itself."""
@@ -185,7 +187,7 @@ class Committee:
     def _role(self, command: str, name: str) -> list[str]:
         return [command, "--certs", str(self._certs(name)), "--log-level", "warning"]
 
-    def _spawn(self, label: str, command: Sequence[str], *, piped: bool = False) -> Child:
+    def _spawn(self, label: str, command: Sequence[str], *, piped: bool = False) -> RoleProcess:
         log = self._directory / f"{label}.log"
         with log.open("ab") as output:
             process = subprocess.Popen(
@@ -202,12 +204,12 @@ class Committee:
                     PARENT_VARIABLE: str(os.getpid()),
                 },
             )
-        self.children[label] = Child(label, process, log)
+        self.children[label] = RoleProcess(label, process, log)
         return self.children[label]
 
-    def _job(self, case: Case, repeat: int) -> jobs.Job:
+    def _job(self, case: BenchCase, repeat: int) -> jobs.ArgmaxJob:
         """A session of its own, with totals that follow from the shape and the repeat."""
-        return jobs.Job(
+        return jobs.ArgmaxJob(
             session=f"bench-{next(self._sessions)}",
             parties=self.names[: case.parties],
             engine=case.engine,
@@ -219,7 +221,9 @@ class Committee:
             repeat=repeat,
         )
 
-    def _peers(self, condition: Condition, name: str, names: Sequence[str]) -> dict[str, str]:
+    def _peers(
+        self, condition: NetworkCondition, name: str, names: Sequence[str]
+    ) -> dict[str, str]:
         """Whom a party dials, and where."""
         links = self._links[condition]
         return {high: links[name, high] for high in names if (name, high) in links}

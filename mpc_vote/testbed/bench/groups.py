@@ -17,9 +17,16 @@ from rich.table import Table
 
 from mpc_vote.argmax.table.engine import TableArgmax
 from mpc_vote.argmax.table.level import MAX_GROUP
-from mpc_vote.testbed.bench.cases import Case
-from mpc_vote.testbed.bench.committee import Committee
-from mpc_vote.testbed.bench.measure import Row, Tell, interleaved, oversized, planned, summarise
+from mpc_vote.testbed.bench.cases import BenchCase
+from mpc_vote.testbed.bench.committee import BenchCommittee
+from mpc_vote.testbed.bench.measure import (
+    BenchRow,
+    Tell,
+    interleaved,
+    oversized,
+    planned,
+    summarise,
+)
 from mpc_vote.testbed.bench.report import seconds
 
 _FIRST_SIZES = (2, 3, 4, 5, 8, 10, 16, 32)
@@ -29,14 +36,14 @@ _TIMES = 4
 
 
 @dataclass(frozen=True)
-class Choice:
+class GroupingChoice:
     """The planner's choice on one shape and network, among all groupings that were measured."""
 
-    pick: Row
-    rows: Sequence[Row]
+    pick: BenchRow
+    rows: Sequence[BenchRow]
 
     @property
-    def best(self) -> Row:
+    def best(self) -> BenchRow:
         """The quickest."""
         return min(self.rows, key=lambda row: row.seconds_median)
 
@@ -62,10 +69,10 @@ class Choice:
 
 
 @dataclass
-class Check:
+class GroupingCheck:
     """All choices, what was left out, and which labels are wrong."""
 
-    choices: list[Choice]
+    choices: list[GroupingChoice]
     notes: list[str]
     mistakes: list[str]
 
@@ -90,9 +97,11 @@ def _complete(classes: int, sizes: Sequence[int]) -> tuple[int, ...]:
     return (*sizes, left)
 
 
-async def check(committee: Committee, cases: Iterable[Case], repeats: int, tell: Tell) -> Check:
+async def check(
+    committee: BenchCommittee, cases: Iterable[BenchCase], repeats: int, tell: Tell
+) -> GroupingCheck:
     """Measures the planner's choice for each case against the alternatives."""
-    checked = Check([], [], [])
+    checked = GroupingCheck([], [], [])
     for case in cases:
         committee.connect(case.condition)
         (pick,) = await planned(committee, [case])
@@ -106,23 +115,23 @@ async def check(committee: Committee, cases: Iterable[Case], repeats: int, tell:
         fitting = [one for one in candidates if one not in too_large]
         measured = await interleaved(committee, fitting, repeats, tell)
         rows = [summarise(one) for one in measured]
-        checked.choices.append(Choice(rows[0], rows))
+        checked.choices.append(GroupingChoice(rows[0], rows))
         for one in measured:
             checked.mistakes += one.mistakes
     return checked
 
 
-def hopeless(other: Case, pick: Case) -> bool:
+def hopeless(other: BenchCase, pick: BenchCase) -> bool:
     """Whether a grouping has so many comparisons that it can't win, and would only take time."""
     comparisons = _comparisons(other)
     return comparisons > _MANY and comparisons > _TIMES * _comparisons(pick)
 
 
-def _comparisons(case: Case) -> int:
+def _comparisons(case: BenchCase) -> int:
     return case.queries * TableArgmax(case.bits, case.groups or ()).pairs(case.classes)
 
 
-def table(choices: Iterable[Choice]) -> Table:
+def table(choices: Iterable[GroupingChoice]) -> Table:
     """The choices for people."""
     shown = Table(title="The planner's choices", title_justify="left", box=box.SIMPLE, padding=0)
     headings = "P rows classes rtt measured pick time best time ratio"

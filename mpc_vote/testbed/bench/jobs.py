@@ -30,7 +30,7 @@ class _Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Job(_Message):
+class ArgmaxJob(_Message):
     """One secure argmax: `parties` in rank order, over `rows` rows of `classes` totals."""
 
     session: str
@@ -100,11 +100,11 @@ class Probe(_Message):
     peers: dict[str, str]
 
 
-class Weigh(_Message):
+class SizePreprocessing(_Message):
     """Asks how much preprocessing a job takes."""
 
-    kind: Literal["weigh"] = "weigh"
-    job: Job
+    kind: Literal["size_preprocessing"] = "size_preprocessing"
+    job: ArgmaxJob
 
 
 class Prepare(_Message):
@@ -114,7 +114,7 @@ class Prepare(_Message):
     """
 
     kind: Literal["prepare"] = "prepare"
-    job: Job
+    job: ArgmaxJob
     peers: dict[str, str]
 
 
@@ -131,14 +131,14 @@ class Ready(_Message):
     round_trips: dict[str, float] = {}
 
 
-class Weight(_Message):
+class PreprocessingSize(_Message):
     """Memory that a party's preprocessing of a job takes."""
 
-    kind: Literal["weight"] = "weight"
+    kind: Literal["preprocessing_size"] = "preprocessing_size"
     preprocessing_bytes: int
 
 
-class Outcome(_Message):
+class PartyMeasurement(_Message):
     """What one party measured, and its shares of the labels.
 
     Seconds from the start to the last label share; processor seconds of the whole process in that
@@ -146,7 +146,7 @@ class Outcome(_Message):
     bytes that the dealer sent before; the most memory that the process held meanwhile.
     """
 
-    kind: Literal["outcome"] = "outcome"
+    kind: Literal["measurement"] = "measurement"
     seconds: float
     cpu_seconds: float
     rounds: int
@@ -174,14 +174,16 @@ class Failure(_Message):
     error: str
 
 
-Request = Annotated[Probe | Weigh | Prepare | Go, Field(discriminator="kind")]
-Answer = Annotated[Ready | Weight | Outcome | Failure, Field(discriminator="kind")]
+Request = Annotated[Probe | SizePreprocessing | Prepare | Go, Field(discriminator="kind")]
+Answer = Annotated[
+    Ready | PreprocessingSize | PartyMeasurement | Failure, Field(discriminator="kind")
+]
 
 REQUESTS: TypeAdapter[Request] = TypeAdapter(Request)
 ANSWERS: TypeAdapter[Answer] = TypeAdapter(Answer)
 
 
-def reveal(job: Job, outcomes: Sequence[Outcome]) -> Integers:
+def reveal(job: ArgmaxJob, outcomes: Sequence[PartyMeasurement]) -> Integers:
     """The labels that the parties' shares add up to."""
     shares = np.sum([outcome.decode() for outcome in outcomes], axis=0)
     return reduced(shares.astype(np.uint64), job.classes).astype(np.int64)

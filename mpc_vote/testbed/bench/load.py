@@ -44,7 +44,7 @@ from mpc_vote.client import AsyncLabelClient, LabelResult, Plan, pause
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.pki.identity import Identity, Role
 from mpc_vote.proto.mpcvote.v1 import label_pb2
-from mpc_vote.testbed.bench.cluster import BenchCluster, Network
+from mpc_vote.testbed.bench.cluster import BenchCluster, EmulatedNetwork
 from mpc_vote.testbed.bench.service import Agents, Queries, Report, running
 from mpc_vote.voting.ballots import KNN_COUNT
 from mpc_vote.voting.limits import MAX_CLASSES, MAX_PARTIES, MAX_QUERIES, MAX_ROUNDS_AT_ONCE
@@ -90,7 +90,7 @@ class LoadSettings(Settings):
 
 
 @dataclass(frozen=True)
-class Done:
+class LabelledRequest:
     """A request that ended with labels."""
 
     client: str
@@ -105,10 +105,10 @@ class Done:
 
 
 @dataclass
-class Tape:
+class LoadRecord:
     """All that happens."""
 
-    done: list[Done] = field(default_factory=list)
+    done: list[LabelledRequest] = field(default_factory=list)
     refusal_seconds: list[float] = field(default_factory=list)
     refusals: Counter[str] = field(default_factory=Counter)
     hints: list[float] = field(default_factory=list)
@@ -145,7 +145,7 @@ async def run_load(settings: LoadSettings) -> None:
                 "k": str(settings.k),
                 "log-level": "warning",
             },
-            Network(),
+            EmulatedNetwork(),
         )
         cluster.coordinator_settings = {
             **cluster.coordinator_settings,
@@ -154,7 +154,7 @@ async def run_load(settings: LoadSettings) -> None:
         }
         out.print(f"{settings.clients} clients, {settings.agents} agents: all processes start")
         async with running(cluster) as client:
-            report = await _Load(settings, cluster, out).run(client)
+            report = await _LoadRun(settings, cluster, out).run(client)
     tables = _tables(report)
     out.print(_title(settings), *tables, sep="\n")
     if settings.out is not None:
@@ -168,14 +168,14 @@ async def run_load(settings: LoadSettings) -> None:
     out.print("it held: nothing gave way but requests that were told when to come back")
 
 
-class _Load:
+class _LoadRun:
     """One run."""
 
     def __init__(self, settings: LoadSettings, cluster: BenchCluster, out: Console) -> None:
         self._settings = settings
         self._cluster = cluster
         self._out = out
-        self._tape = Tape()
+        self._tape = LoadRecord()
         self._seconds = 60 * settings.minutes
         self._labels = np.arange(settings.queries) % settings.classes
         self._queries: Queries = np.zeros((settings.queries, settings.features), dtype=np.float32)
@@ -259,10 +259,12 @@ class _Load:
 
     def _done(
         self, name: str, begun: float, asked: float, refusals: int, result: LabelResult
-    ) -> Done:
+    ) -> LabelledRequest:
         now = self._now()
         right = float((result.labels == self._labels).mean())
-        return Done(name, now, now - begun, now - asked, refusals, right, len(result.absences))
+        return LabelledRequest(
+            name, now, now - begun, now - asked, refusals, right, len(result.absences)
+        )
 
     async def _sample(self) -> None:
         """Memory of every process, and how many rounds are open."""

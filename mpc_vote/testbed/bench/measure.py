@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import psutil
 
-from mpc_vote.testbed.bench.cases import Case, Condition
-from mpc_vote.testbed.bench.committee import Committee, Run
+from mpc_vote.testbed.bench.cases import BenchCase, NetworkCondition
+from mpc_vote.testbed.bench.committee import BenchCommittee, CommitteeRun
 from mpc_vote.testbed.bench.jobs import reveal
 
 # Part of the memory that is free which preprocessing may fill.
@@ -26,16 +26,16 @@ _GIB = 1 << 30
 
 
 @dataclass
-class Measured:
+class CaseRuns:
     """A case's repeats, and a sentence on each that got labels wrong; warming up counts there."""
 
-    case: Case
-    runs: list[Run] = field(default_factory=list)
+    case: BenchCase
+    runs: list[CommitteeRun] = field(default_factory=list)
     mistakes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class Row:
+class BenchRow:
     """A case's figures; `mpc_vote.testbed.bench.report` says what they mean."""
 
     engine: str
@@ -73,28 +73,30 @@ class Row:
 
 
 @dataclass
-class Results:
+class BenchResults:
     """The figures of all cases, what was left out, and which labels are wrong."""
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[BenchRow] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     mistakes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class Step:
+class MeasurementStep:
     """Where a condition's measurement is: the case that comes next, and its repeat; 0 warms up."""
 
-    case: Case
+    case: BenchCase
     repeat: int
 
 
-Tell = Callable[[Step], None]
+Tell = Callable[[MeasurementStep], None]
 
 
-async def measure(committee: Committee, cases: Sequence[Case], repeats: int, tell: Tell) -> Results:
+async def measure(
+    committee: BenchCommittee, cases: Sequence[BenchCase], repeats: int, tell: Tell
+) -> BenchResults:
     """Measures all cases, condition by condition."""
-    results = Results()
+    results = BenchResults()
     for condition in dict.fromkeys(case.condition for case in cases):
         committee.connect(condition)
         here = await planned(committee, [c for c in cases if c.condition == condition])
@@ -108,9 +110,9 @@ async def measure(committee: Committee, cases: Sequence[Case], repeats: int, tel
     return results
 
 
-async def planned(committee: Committee, cases: Iterable[Case]) -> list[Case]:
+async def planned(committee: BenchCommittee, cases: Iterable[BenchCase]) -> list[BenchCase]:
     """The cases with the groups that the planner chooses by the round trip measured now."""
-    trips: dict[tuple[Condition, int], float] = {}
+    trips: dict[tuple[NetworkCondition, int], float] = {}
     chosen = []
     for case in cases:
         if not case.crypten and case.groups is None:
@@ -123,7 +125,7 @@ async def planned(committee: Committee, cases: Iterable[Case]) -> list[Case]:
     return chosen
 
 
-async def oversized(committee: Committee, cases: Iterable[Case]) -> dict[Case, str]:
+async def oversized(committee: BenchCommittee, cases: Iterable[BenchCase]) -> dict[BenchCase, str]:
     """The cases whose preprocessing would not fit in memory, and a sentence on each."""
     room = _MEMORY_PART * psutil.virtual_memory().available
     refused = {}
@@ -138,14 +140,14 @@ async def oversized(committee: Committee, cases: Iterable[Case]) -> dict[Case, s
 
 
 async def interleaved(
-    committee: Committee, cases: Iterable[Case], repeats: int, tell: Tell
-) -> list[Measured]:
+    committee: BenchCommittee, cases: Iterable[BenchCase], repeats: int, tell: Tell
+) -> list[CaseRuns]:
     """Measures cases in turns, after one turn that warms up."""
-    measured = [Measured(case) for case in cases]
+    measured = [CaseRuns(case) for case in cases]
     for repeat in range(repeats + 1):
         # In another order each turn, or the same case would always come after the same other.
         for one in random.Random(repeat).sample(measured, len(measured)):
-            tell(Step(one.case, repeat))
+            tell(MeasurementStep(one.case, repeat))
             run = await committee.run(one.case, repeat)
             if wrong := mistake(run):
                 one.mistakes.append(f"{one.case}: {wrong}")
@@ -154,7 +156,7 @@ async def interleaved(
     return measured
 
 
-def mistake(run: Run) -> str | None:
+def mistake(run: CommitteeRun) -> str | None:
     """What is wrong with the labels, if anything is."""
     got, want = reveal(run.job, run.outcomes), run.job.winners()
     wrong = np.flatnonzero(got != want)
@@ -167,14 +169,14 @@ def mistake(run: Run) -> str | None:
     )
 
 
-def summarise(measured: Measured) -> Row:
+def summarise(measured: CaseRuns) -> BenchRow:
     """The figures of a case over its repeats."""
     case, runs = measured.case, measured.runs
     outcomes = [outcome for run in runs for outcome in run.outcomes]
     seconds = [max(outcome.seconds for outcome in run.outcomes) for run in runs]
     sent = max(outcome.bytes_sent for outcome in outcomes)
     by_party = zip(*(run.outcomes for run in runs), strict=True)
-    return Row(
+    return BenchRow(
         engine=case.family,
         method=case.method,
         parties=case.parties,
@@ -209,7 +211,7 @@ def quartiles(values: Sequence[float]) -> tuple[float, float]:
     return low, high
 
 
-def against_best_crypten(rows: Iterable[Row]) -> list[Row]:
+def against_best_crypten(rows: Iterable[BenchRow]) -> list[BenchRow]:
     """Rows with how many times as quick they are as the best of CrypTen's methods of the same
     shape."""
     rows = list(rows)

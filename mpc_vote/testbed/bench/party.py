@@ -40,7 +40,7 @@ from mpc_vote.mpc.prg import Words
 from mpc_vote.pki.identity import Credentials, Identity, Role
 from mpc_vote.proto.mpcvote.v1 import party_pb2, party_pb2_grpc
 from mpc_vote.testbed.bench import jobs
-from mpc_vote.testbed.bench.jobs import Job
+from mpc_vote.testbed.bench.jobs import ArgmaxJob
 from mpc_vote.transport import rpc
 
 log = logging.getLogger(__name__)
@@ -92,10 +92,10 @@ async def serve(settings: BenchPartySettings) -> None:
 
 
 @dataclass
-class _Session:
+class _PreparedJob:
     """A job whose preprocessing and streams are there."""
 
-    job: Job
+    job: ArgmaxJob
     engine: Engine
     share: Words
     preprocessing: DealtPreprocessing
@@ -117,7 +117,7 @@ class _BenchParty:
         self._stack = stack
         self._name = credentials.identity.name
         self._channels: dict[tuple[Identity, str], grpc.aio.Channel] = {}
-        self._session: _Session | None = None
+        self._session: _PreparedJob | None = None
         # Who its peers are is told with each job.
         self.peer_servicer = PeerServicer(None)
 
@@ -144,16 +144,18 @@ class _BenchParty:
         match request:
             case jobs.Probe():
                 return jobs.Ready(round_trips=await self._round_trips(request.peers))
-            case jobs.Weigh():
+            case jobs.SizePreprocessing():
                 _, plan = await asyncio.to_thread(_planned, request.job)
-                return jobs.Weight(preprocessing_bytes=sum(item.part_bytes for item in plan))
+                return jobs.PreprocessingSize(
+                    preprocessing_bytes=sum(item.part_bytes for item in plan)
+                )
             case jobs.Prepare():
                 await self._prepare(request.job, request.peers)
                 return jobs.Ready()
             case jobs.Go():
                 return await self._measure()
 
-    async def _prepare(self, job: Job, addresses: Mapping[str, str]) -> None:
+    async def _prepare(self, job: ArgmaxJob, addresses: Mapping[str, str]) -> None:
         self._end_session()
         rank = job.parties.index(self._name)
         peers = {name: await self._peer(name, address) for name, address in addresses.items()}
@@ -177,10 +179,10 @@ class _BenchParty:
                 kept = stack.pop_all()
         except TimeoutError as error:
             raise VoteError(ErrorKind.PREPROCESSING_LATE, seconds=seconds) from error
-        self._session = _Session(job, engine, share, preprocessing, channel, kept)
+        self._session = _PreparedJob(job, engine, share, preprocessing, channel, kept)
 
     async def _open(
-        self, job: Job, rank: int, peers: Mapping[str, grpc.aio.Channel], transcript: bytes
+        self, job: ArgmaxJob, rank: int, peers: Mapping[str, grpc.aio.Channel], transcript: bytes
     ) -> PeerChannel:
         return await PeerChannel.open(
             job.session,
@@ -192,7 +194,7 @@ class _BenchParty:
             self._settings.exchange_seconds,
         )
 
-    async def _measure(self) -> jobs.Outcome:
+    async def _measure(self) -> jobs.PartyMeasurement:
         """Runs the prepared session by the clock."""
         if self._session is None:
             raise VoteError(ErrorKind.INTERNAL, who=self._name, why="nothing was prepared")
@@ -213,7 +215,7 @@ class _BenchParty:
         traffic = channel.traffic
         await channel.finish()
         self._end_session()
-        return jobs.Outcome(
+        return jobs.PartyMeasurement(
             seconds=seconds,
             cpu_seconds=cpu_seconds,
             rounds=traffic.rounds - before.rounds,
@@ -221,7 +223,7 @@ class _BenchParty:
             frame_bytes_sent=traffic.frame_bytes_sent - before.frame_bytes_sent,
             dealer_bytes=session.preprocessing.received_bytes,
             peak_memory_bytes=peak,
-            label_shares=jobs.Outcome.encode(reduced(np.concatenate(labels), classes)),
+            label_shares=jobs.PartyMeasurement.encode(reduced(np.concatenate(labels), classes)),
         )
 
     async def _round_trips(self, addresses: Mapping[str, str]) -> dict[str, float]:
@@ -259,7 +261,7 @@ class _BenchParty:
             self._session = None
 
 
-def _planned(job: Job) -> tuple[Engine, PreprocessingPlan]:
+def _planned(job: ArgmaxJob) -> tuple[Engine, PreprocessingPlan]:
     job.engine.load()
     engine = job.make_engine()
     return engine, session_plan(engine, job.rows, job.classes, len(job.parties))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mpc_vote.testbed.bench.measure import Row
+from mpc_vote.testbed.bench.measure import BenchRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +27,7 @@ _PANEL_INCHES = (6.0, 4.2)
 
 @dataclass(frozen=True)
 class _Dimension:
-    """What is varied: a key of `Row`, the key to draw it by, its label and its scale."""
+    """What is varied: a key of `BenchRow`, the key to draw it by, its label and its scale."""
 
     key: str
     drawn: str
@@ -57,12 +57,12 @@ class _Sweep:
 
     dimension: _Dimension
     fixed: tuple[str, ...]
-    rows: Sequence[Row]
+    rows: Sequence[BenchRow]
 
     @property
-    def series(self) -> dict[str, list[Row]]:
+    def series(self) -> dict[str, list[BenchRow]]:
         """Rows by engine, in the order of the dimension."""
-        lines: dict[str, list[Row]] = {}
+        lines: dict[str, list[BenchRow]] = {}
         for row in sorted(self.rows, key=lambda row: float(getattr(row, self.dimension.key))):
             lines.setdefault(f"crypten {row.method}" if row.crypten else row.engine, []).append(row)
         return lines
@@ -73,7 +73,7 @@ def available() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
+def draw(rows: Sequence[BenchRow], folder: Path) -> list[Path]:
     """Draws what there is to see into `folder`; returns the files."""
     from matplotlib.figure import Figure
 
@@ -98,10 +98,10 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
     return files
 
 
-def _sweeps(rows: Sequence[Row], dimension: _Dimension) -> list[_Sweep]:
+def _sweeps(rows: Sequence[BenchRow], dimension: _Dimension) -> list[_Sweep]:
     """All sets of rows along a dimension with at least two of its values."""
     fixed = [key for key in _UNITS if key != dimension.key]
-    groups: dict[tuple[object, ...], list[Row]] = {}
+    groups: dict[tuple[object, ...], list[BenchRow]] = {}
     for row in rows:
         groups.setdefault(tuple(getattr(row, key) for key in fixed), []).append(row)
     if dimension.key == "rtt_ms":
@@ -142,7 +142,7 @@ def _draw_traffic(axes: Axes, sweep: _Sweep) -> None:
     _finish(axes, sweep, "bytes that one party sends online")
 
 
-def _positions(sweep: _Sweep, line: Sequence[Row]) -> list[float]:
+def _positions(sweep: _Sweep, line: Sequence[BenchRow]) -> list[float]:
     return [getattr(row, sweep.dimension.drawn) for row in line]
 
 

@@ -12,8 +12,8 @@ from rich import box
 from rich.table import Table
 
 from mpc_vote.app.provenance import machine, versions
-from mpc_vote.testbed.bench.cases import Condition
-from mpc_vote.testbed.bench.measure import Row
+from mpc_vote.testbed.bench.cases import NetworkCondition
+from mpc_vote.testbed.bench.measure import BenchRow
 
 _PACKAGES = ("mpc-vote", "numpy", "torch", "crypten", "grpcio")
 
@@ -57,7 +57,7 @@ _HEADINGS = (
 )
 
 
-def document(rows: Sequence[Row], notes: Sequence[str], command: str) -> dict[str, Any]:
+def document(rows: Sequence[BenchRow], notes: Sequence[str], command: str) -> dict[str, Any]:
     """All there is to say of a measurement."""
     return {
         "machine": machine(),
@@ -69,7 +69,7 @@ def document(rows: Sequence[Row], notes: Sequence[str], command: str) -> dict[st
     }
 
 
-def markdown(figures: Mapping[str, Any], rows: Sequence[Row]) -> str:
+def markdown(figures: Mapping[str, Any], rows: Sequence[BenchRow]) -> str:
     """The figures as a page."""
     host, packages = figures["machine"], figures["versions"]
     lines = [
@@ -92,7 +92,7 @@ def markdown(figures: Mapping[str, Any], rows: Sequence[Row]) -> str:
     return "\n".join([*lines, "", "## Reading help", "", READING, ""])
 
 
-def tables(rows: Sequence[Row]) -> list[Table]:
+def tables(rows: Sequence[BenchRow]) -> list[Table]:
     """What matters most, for the terminal; the spread is half of that between the quartiles."""
     shown = []
     for condition, part in _by_condition(rows):
@@ -137,14 +137,14 @@ def _digits(value: float) -> str:
     return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
 
 
-def _by_condition(rows: Iterable[Row]) -> list[tuple[Condition, list[Row]]]:
-    parts: dict[Condition, list[Row]] = {}
+def _by_condition(rows: Iterable[BenchRow]) -> list[tuple[NetworkCondition, list[BenchRow]]]:
+    parts: dict[NetworkCondition, list[BenchRow]] = {}
     for row in rows:
-        parts.setdefault(Condition(row.rtt_ms, row.rate_mbit), []).append(row)
+        parts.setdefault(NetworkCondition(row.rtt_ms, row.rate_mbit), []).append(row)
     return list(parts.items())
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: BenchRow) -> list[str]:
     low, high = map(seconds, row.seconds_quartiles)
     return [
         row.engine,
@@ -173,9 +173,9 @@ def _line(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _ratio(row: Row) -> str:
+def _ratio(row: BenchRow) -> str:
     return "" if row.against_best_crypten is None else f"{_digits(row.against_best_crypten)} x"
 
 
-def _labels(row: Row) -> str:
+def _labels(row: BenchRow) -> str:
     return "right" if row.correct else "WRONG"

@@ -51,7 +51,7 @@ from mpc_vote.app.config import LogLevel, Settings
 from mpc_vote.app.process import CommandError
 from mpc_vote.cli.common import check_writable, console, counted, progress, write_json
 from mpc_vote.client import AsyncLabelClient, LabelResult, Plan
-from mpc_vote.testbed.bench.cluster import BenchCluster, Network
+from mpc_vote.testbed.bench.cluster import BenchCluster, EmulatedNetwork
 from mpc_vote.voting.ballots import KNN_COUNT
 from mpc_vote.voting.limits import MAX_CLASSES, MAX_PARTIES, MAX_QUERIES
 
@@ -90,7 +90,7 @@ class ServiceBenchSettings(Settings):
 
 
 @dataclass(frozen=True)
-class Parts:
+class RequestPhases:
     """Where the seconds of a request go; see the module."""
 
     transfer: float
@@ -110,10 +110,10 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class Sample:
+class RequestSample:
     """One request."""
 
-    parts: Parts
+    parts: RequestPhases
     result: LabelResult
 
 
@@ -171,7 +171,7 @@ async def _measure(
                 "k": str(settings.k),
                 "log-level": "warning",
             },
-            Network(settings.rtt, settings.rate),
+            EmulatedNetwork(settings.rtt, settings.rate),
         )
         tell(0, "processes start")
         async with running(cluster) as client:
@@ -220,7 +220,7 @@ async def running(cluster: BenchCluster) -> AsyncIterator[AsyncLabelClient]:
             cluster.stop()
 
 
-async def _request(client: AsyncLabelClient, queries: Queries, plan: Plan) -> Sample:
+async def _request(client: AsyncLabelClient, queries: Queries, plan: Plan) -> RequestSample:
     """One request, timed here and by what the coordinator says of its progress."""
     started = time.monotonic()
     times: dict[str, list[float]] = {}
@@ -238,7 +238,7 @@ async def _request(client: AsyncLabelClient, queries: Queries, plan: Plan) -> Sa
         raise CommandError("a request ended without labels")
     cost, preparing = result.cost, times["preparing"]
     voting, counting = times["voting"][0], times["counting"][0]
-    parts = Parts(
+    parts = RequestPhases(
         transfer=time.monotonic() - started - cost.seconds,
         opening=preparing[0],
         preparing=preparing[-1] - preparing[0],
@@ -249,7 +249,7 @@ async def _request(client: AsyncLabelClient, queries: Queries, plan: Plan) -> Sa
         argmax=cost.mpc_seconds - cost.mpc_preprocessing_seconds - cost.mpc_sum_seconds,
         reveal=cost.seconds - counting - cost.mpc_seconds,
     )
-    return Sample(parts, result)
+    return RequestSample(parts, result)
 
 
 @contextlib.contextmanager

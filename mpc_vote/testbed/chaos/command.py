@@ -19,7 +19,7 @@ from mpc_vote.app.config import LogLevel, Settings
 from mpc_vote.app.process import CommandError
 from mpc_vote.cli.common import check_writable, console, counted, write_json
 from mpc_vote.testbed.chaos.federation import Federation
-from mpc_vote.testbed.chaos.run import Report, Simulation, outcomes_by_kind, tails
+from mpc_vote.testbed.chaos.run import ScheduleReport, Simulation, outcomes_by_kind, tails
 from mpc_vote.testbed.chaos.schedules import Schedule, in_turn
 
 _TELL_EVERY = 25
@@ -53,7 +53,7 @@ async def run_chaos(settings: ChaosSettings) -> None:
     """All schedules that were asked for."""
     check_writable(settings.json_path)
     out = console(settings.json_path)
-    run = _Run(settings, out)
+    run = _Progress(settings, out)
     while not run.done:
         # A service that did not recover is no ground for the next schedule.
         with tempfile.TemporaryDirectory(prefix="mpc-vote-chaos-") as folder:
@@ -65,7 +65,7 @@ async def run_chaos(settings: ChaosSettings) -> None:
         raise CommandError(f"{counted(len(run.violated), 'schedule')} violated an invariant")
 
 
-class _Run:
+class _Progress:
     """What has been run, and what is left."""
 
     def __init__(self, settings: ChaosSettings, out: Console) -> None:
@@ -74,14 +74,14 @@ class _Run:
         self._left: list[Schedule] | None = None
         self._total = 0
         self._sizes: list[dict[str, dict[str, float]]] = []
-        self.reports: list[Report] = []
+        self.reports: list[ScheduleReport] = []
 
     @property
-    def reached(self) -> list[Report]:
+    def reached(self) -> list[ScheduleReport]:
         return [report for report in self.reports if report.reached]
 
     @property
-    def violated(self) -> list[Report]:
+    def violated(self) -> list[ScheduleReport]:
         return [report for report in self.reports if report.violations]
 
     @property
@@ -109,7 +109,7 @@ class _Run:
                 self._tell(report, federation)
             self._sizes.append(simulation.sizes())
 
-    def _tell(self, report: Report, federation: Federation) -> None:
+    def _tell(self, report: ScheduleReport, federation: Federation) -> None:
         if report.violations:
             self._out.print(f"[bold red]violated[/bold red] by {escape(str(report.schedule))}")
             for violation in report.violations:
@@ -159,5 +159,5 @@ class _Run:
         }
 
 
-def _kind(report: Report) -> tuple[str, str]:
+def _kind(report: ScheduleReport) -> tuple[str, str]:
     return report.schedule.kind, report.schedule.role

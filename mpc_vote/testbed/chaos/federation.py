@@ -20,8 +20,8 @@ from mpc_vote.data.partition import save_part
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.learning.voters.knn import KnnVoter
 from mpc_vote.pki.identity import Credentials, Role
-from mpc_vote.testbed.chaos.proxy import Pair, Wire
-from mpc_vote.testbed.cluster import Child, Cluster
+from mpc_vote.testbed.chaos.proxy import Pair, ProxyNetwork
+from mpc_vote.testbed.cluster import Cluster, RoleProcess
 
 PARTIES = 3
 AGENTS = ("agent-0", "agent-1", "agent-2")
@@ -44,7 +44,7 @@ Labels = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RequestOutcome:
     """How a request ended for its client: with labels, with an error, or with its death."""
 
     request_id: str
@@ -74,7 +74,7 @@ class Federation(Cluster):
     """A cluster in which nobody dials anybody but through the wire."""
 
     killed: set[str] = field(default_factory=set)
-    asking: Child | None = None
+    asking: RoleProcess | None = None
 
     @classmethod
     def create(cls, directory: Path) -> Federation:
@@ -105,7 +105,7 @@ class Federation(Cluster):
             "dealer": self.dealer_address,
             **self.party_addresses,
         }
-        self.wire = Wire(self.directory, self.servers, self._pairs())
+        self.wire = ProxyNetwork(self.directory, self.servers, self._pairs())
 
     def _socket(self, name: str) -> str:
         return f"unix:{self.directory / name}.sock"
@@ -201,7 +201,7 @@ class Federation(Cluster):
         winners: Labels = np.argmax(np.sum(counts, axis=0), axis=1)
         return winners
 
-    async def ask(self, request_id: str) -> Outcome:
+    async def ask(self, request_id: str) -> RequestOutcome:
         """A request from this process."""
         started = time.monotonic()
         plan = Plan(
@@ -223,9 +223,11 @@ class Federation(Cluster):
         except Exception as failure:
             error, message = "raised", repr(failure)
         labels = None if result is None else result.labels
-        return Outcome(request_id, time.monotonic() - started, result, labels, error, message)
+        return RequestOutcome(
+            request_id, time.monotonic() - started, result, labels, error, message
+        )
 
-    async def ask_by_command(self, request_id: str) -> Outcome:
+    async def ask_by_command(self, request_id: str) -> RequestOutcome:
         """A request from a process of its own, which may be killed or paused."""
         queries, out = self.directory / "queries.npy", self.directory / "labels.npy"
         out.unlink(missing_ok=True)
@@ -249,16 +251,16 @@ class Federation(Cluster):
             code = await asyncio.to_thread(child.process.wait, LIMIT_SECONDS)
         except Exception:
             child.process.kill()
-            return Outcome(request_id, time.monotonic() - started, error="hung")
+            return RequestOutcome(request_id, time.monotonic() - started, error="hung")
         seconds = time.monotonic() - started
         if code == 0:
-            return Outcome(request_id, seconds, labels=np.load(out))
+            return RequestOutcome(request_id, seconds, labels=np.load(out))
         words = child.last_words()
         name = words.partition(": error: ")[2].partition(":")[0]
         if code < 0:
             name = "killed"
         known = name in ErrorKind.__members__ or name == "killed"
-        return Outcome(request_id, seconds, error=name if known else "raised", message=words)
+        return RequestOutcome(request_id, seconds, error=name if known else "raised", message=words)
 
 
 async def _listens(address: str) -> bool:

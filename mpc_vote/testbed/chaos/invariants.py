@@ -24,8 +24,8 @@ from mpc_vote.app.process import CommandError
 from mpc_vote.errors import ErrorKind
 from mpc_vote.privacy.ledger import LedgerView
 from mpc_vote.proto.mpcvote.v1 import common_pb2, label_pb2
-from mpc_vote.testbed.chaos.federation import LIMIT_SECONDS, Federation, Labels, Outcome
-from mpc_vote.testbed.chaos.proxy import Passage, decode
+from mpc_vote.testbed.chaos.federation import LIMIT_SECONDS, Federation, Labels, RequestOutcome
+from mpc_vote.testbed.chaos.proxy import InterceptedMessage, decode
 
 _UNEXPECTED = ("Traceback", " ERROR ", " CRITICAL ")
 _EXCERPT_LINES = 60
@@ -35,7 +35,7 @@ _RESTARTED = "the coordinator was restarted while the round was open"
 
 
 @dataclass
-class Count:
+class ObservedAggregation:
     """One call for an aggregation: whom it counts, and whether label shares came of it."""
 
     party: str
@@ -44,13 +44,13 @@ class Count:
 
 
 @dataclass
-class Witness:
+class AggregationWitness:
     """What the wire has seen of every round's aggregations."""
 
-    _calls: dict[int, Count] = field(default_factory=dict)
-    rounds: dict[str, list[Count]] = field(default_factory=dict)
+    _calls: dict[int, ObservedAggregation] = field(default_factory=dict)
+    rounds: dict[str, list[ObservedAggregation]] = field(default_factory=dict)
 
-    def see(self, passage: Passage) -> None:
+    def see(self, passage: InterceptedMessage) -> None:
         """Takes note of a message."""
         if passage.step.method != "Aggregate":
             return
@@ -58,14 +58,14 @@ class Witness:
         if passage.step.is_request:
             request = decode(passage.call.method, "request", passage.payload)
             agents = frozenset((h.agent, h.submission_id) for h in request.contributors)
-            self._calls[key] = Count(passage.step.server, agents)
+            self._calls[key] = ObservedAggregation(passage.step.server, agents)
             self.rounds.setdefault(request.round_id, []).append(self._calls[key])
         elif passage.step.part == "response.shares":
             self._calls[key].answered = True
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedRound:
     """A round in the coordinator's archive."""
 
     round_id: str
@@ -77,7 +77,7 @@ class Recorded:
     counted: frozenset[str]
 
 
-def recorded(federation: Federation, after: int = 0) -> list[Recorded]:
+def recorded(federation: Federation, after: int = 0) -> list[RecordedRound]:
     """The rounds of the archive, oldest first, but for so many."""
     path = federation.directory / "data" / "coordinator" / "coordinator.db"
     columns = "round_id, request_id, spec, state, reason, completed, labels"
@@ -96,19 +96,19 @@ def _recorded(
     reason: str,
     completed: bytes | None,
     labels: bytes | None,
-) -> Recorded:
+) -> RecordedRound:
     message = common_pb2.RoundSpec.FromString(spec)
     absent = label_pb2.RoundCompleted.FromString(completed or b"").absences
     counted = {entry.agent for entry in message.roster} - {one.agent for one in absent}
     values = None if labels is None else np.frombuffer(labels, dtype="<u4").astype(np.int64)
-    return Recorded(round_id, request_id, message, state, reason, values, frozenset(counted))
+    return RecordedRound(round_id, request_id, message, state, reason, values, frozenset(counted))
 
 
 def violations(
     federation: Federation,
-    rounds: Iterable[Recorded],
-    outcomes: Iterable[Outcome],
-    seen: Mapping[str, list[Count]],
+    rounds: Iterable[RecordedRound],
+    outcomes: Iterable[RequestOutcome],
+    seen: Mapping[str, list[ObservedAggregation]],
 ) -> Iterator[str]:
     """What is wrong, a sentence each; nothing if all is well."""
     data = federation.directory / "data"
@@ -130,8 +130,8 @@ def violations(
 
 def _of_round(
     federation: Federation,
-    one: Recorded,
-    counts: list[Count],
+    one: RecordedRound,
+    counts: list[ObservedAggregation],
     charged: Mapping[str, set[str]],
     marked: Mapping[str, set[str]],
 ) -> Iterator[str]:
@@ -169,7 +169,7 @@ def _of_round(
                 yield f"{what}: label shares were released, and {name} was not charged"
 
 
-def _of_outcome(outcome: Outcome, rounds: list[Recorded]) -> Iterator[str]:
+def _of_outcome(outcome: RequestOutcome, rounds: list[RecordedRound]) -> Iterator[str]:
     what = f"the request {outcome.request_id}"
     if outcome.error in ("hung", "raised", "INTERNAL") or _is_vague(outcome.message):
         yield f"{what} ended without a clear error: {outcome.error}: {outcome.message}"
@@ -185,7 +185,7 @@ def _is_vague(message: str) -> bool:
     return any(word in message for word in _VAGUE)
 
 
-class Logs:
+class ProcessLogs:
     """The processes' logs, read on from where they were read last."""
 
     def __init__(self, folder: Path) -> None:

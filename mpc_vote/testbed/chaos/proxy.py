@@ -43,7 +43,7 @@ Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, order=True)
-class Step:
+class MessageStep:
     """A message's place in a round: the n-th of its kind between two roles since the start.
 
     A message of a call that an earlier round left behind is at no place: -1.
@@ -59,7 +59,7 @@ class Step:
         return f"{self.caller}>{self.server}:{self.method}:{self.part}:{self.number}"
 
     @classmethod
-    def parse(cls, text: str) -> Step:
+    def parse(cls, text: str) -> MessageStep:
         """The step of this name."""
         pair, method, part, number = text.split(":")
         caller, _, server = pair.partition(">")
@@ -77,19 +77,19 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Passage:
+class InterceptedMessage:
     """A message at its step, as it passes: of which call, what it says, and how it goes on."""
 
-    step: Step
-    call: Call
+    step: MessageStep
+    call: ProxiedCall
     payload: bytes
     send: Send
 
 
-Tap = Callable[[Passage], Awaitable[None]]
+Tap = Callable[[InterceptedMessage], Awaitable[None]]
 
 
-class Call:
+class ProxiedCall:
     """One call through the proxy; keeps its requests, so that it can be made again."""
 
     def __init__(
@@ -118,7 +118,7 @@ class Call:
                 pass
 
 
-class Line:
+class ProxiedLink:
     """The connections of one caller to one server, as bytes."""
 
     def __init__(self, target: Path) -> None:
@@ -191,7 +191,7 @@ class Line:
                 await writer.drain()
 
 
-class Wire:
+class ProxyNetwork:
     """All lines and proxies of a federation."""
 
     def __init__(self, folder: Path, servers: Mapping[str, str], pairs: Iterable[Pair]) -> None:
@@ -200,7 +200,7 @@ class Wire:
         self._numbers: Counter[str] = Counter()
         self._channels: dict[Pair, grpc.aio.Channel] = {}
         self._proxies: list[grpc.aio.Server] = []
-        self.lines = {pair: Line(self._socket(pair[1])) for pair in pairs}
+        self.lines = {pair: ProxiedLink(self._socket(pair[1])) for pair in pairs}
         self.tap: Tap = pass_on
 
     def begin(self, tap: Tap) -> None:
@@ -233,11 +233,11 @@ class Wire:
         await asyncio.gather(*(channel.close() for channel in self._channels.values()))
         await asyncio.gather(*(proxy.stop(None) for proxy in self._proxies))
 
-    def of(self, name: str) -> list[Line]:
+    def of(self, name: str) -> list[ProxiedLink]:
         """All lines from or to a role."""
         return [line for pair, line in self.lines.items() if name in pair]
 
-    def to(self, name: str) -> list[Line]:
+    def to(self, name: str) -> list[ProxiedLink]:
         """All lines to a role."""
         return [line for pair, line in self.lines.items() if name == pair[1]]
 
@@ -248,7 +248,7 @@ class Wire:
         identity: Identity | None = peer_identity(context.auth_context())
         assert identity is not None, "TLS lets nobody else in"
         pair = (identity.name, server)
-        call = Call(pair, method, self._channels[pair], self._numbers)
+        call = ProxiedCall(pair, method, self._channels[pair], self._numbers)
         onward = call.dial(context.time_remaining())
         requests = asyncio.create_task(self._requests(call, context, onward))
         streams, arrived = _methods()[method].server_streaming, False
@@ -276,7 +276,7 @@ class Wire:
             # With the one answer that there is, its status was lost.
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the answer was lost")
 
-    async def _requests(self, call: Call, context: Any, onward: Any) -> None:
+    async def _requests(self, call: ProxiedCall, context: Any, onward: Any) -> None:
         # What the server no longer wants to hear is not an error: its status says what is.
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
             while (request := await context.read()) is not grpc.aio.EOF:
@@ -285,7 +285,9 @@ class Wire:
             call.whole.set()
             await onward.done_writing()
 
-    async def _pass(self, call: Call, direction: str, payload: bytes | None, send: Send) -> None:
+    async def _pass(
+        self, call: ProxiedCall, direction: str, payload: bytes | None, send: Send
+    ) -> None:
         kind = END if payload is None else kind_of(call.method, direction, payload)
         short = call.method.rpartition("/")[2]
         part = f"{direction}.{kind}" if kind else direction
@@ -294,8 +296,8 @@ class Wire:
             key = f"{call.pair} {short} {part}"
             number = self._numbers[key]
             self._numbers[key] += 1
-        step = Step(*call.pair, short, part, number)
-        await self.tap(Passage(step, call, payload or b"", send))
+        step = MessageStep(*call.pair, short, part, number)
+        await self.tap(InterceptedMessage(step, call, payload or b"", send))
 
 
 class _Handler(grpc.GenericRpcHandler):
@@ -315,7 +317,7 @@ class _Handler(grpc.GenericRpcHandler):
         return grpc.stream_stream_rpc_method_handler(handle)
 
 
-async def pass_on(passage: Passage) -> None:
+async def pass_on(passage: InterceptedMessage) -> None:
     """What happens to a message where nothing goes wrong."""
     await passage.send(passage.payload)
 
@@ -336,7 +338,7 @@ def _methods() -> dict[str, Any]:
     }
 
 
-def streams(step: Step) -> bool:
+def streams(step: MessageStep) -> bool:
     """Whether more than one message may go this way in the step's call."""
     (method,) = (m for m in _methods().values() if m.name == step.method)
     return bool(method.client_streaming if step.is_request else method.server_streaming)

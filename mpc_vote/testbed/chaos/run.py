@@ -17,9 +17,9 @@ import psutil
 
 from mpc_vote.app.process import CommandError
 from mpc_vote.proto.mpcvote.v1 import label_pb2
-from mpc_vote.testbed.chaos.federation import LIMIT_SECONDS, Federation, Outcome
-from mpc_vote.testbed.chaos.invariants import Logs, Witness, recorded, violations
-from mpc_vote.testbed.chaos.proxy import END, Call, Passage, Step, pass_on
+from mpc_vote.testbed.chaos.federation import LIMIT_SECONDS, Federation, RequestOutcome
+from mpc_vote.testbed.chaos.invariants import AggregationWitness, ProcessLogs, recorded, violations
+from mpc_vote.testbed.chaos.proxy import END, InterceptedMessage, MessageStep, ProxiedCall, pass_on
 from mpc_vote.testbed.chaos.schedules import OPENERS, Fault, Schedule, every, role_of
 
 # How long after a fault is over the service may need until it labels again.
@@ -37,25 +37,27 @@ _MIB = 2**20
 _GROWTH_BYTES = 256 * _MIB
 
 
-class Actor:
+class FaultInjector:
     """The tap that makes one schedule happen."""
 
-    def __init__(self, federation: Federation, schedule: Schedule | None, witness: Witness) -> None:
+    def __init__(
+        self, federation: Federation, schedule: Schedule | None, witness: AggregationWitness
+    ) -> None:
         self._federation = federation
         self._ahead = list(schedule.parts) if schedule is not None else []
         self._witness = witness
         self._tasks: list[asyncio.Task[None]] = []
-        self._replayed: Call | None = None
+        self._replayed: ProxiedCall | None = None
         self._overtaken: asyncio.Semaphore | None = None
-        self._held: Passage | None = None
+        self._held: InterceptedMessage | None = None
         # Nothing came that the held message could have been swapped with.
         self._alone = False
         self._began = time.monotonic()
         self._ended = asyncio.Event()
-        self.passages: list[Passage] = []
+        self.passages: list[InterceptedMessage] = []
         self.log: list[str] = []
 
-    async def __call__(self, passage: Passage) -> None:
+    async def __call__(self, passage: InterceptedMessage) -> None:
         """Passes a message on; at the schedule's step the fault happens first."""
         self._witness.see(passage)
         step = passage.step
@@ -77,7 +79,7 @@ class Actor:
             self._note(f"-- {schedule}")
             await self._act(schedule, passage)
 
-    async def _act(self, schedule: Schedule, passage: Passage) -> None:
+    async def _act(self, schedule: Schedule, passage: InterceptedMessage) -> None:
         federation, victim = self._federation, schedule.victim
         line = federation.wire.lines[passage.step.pair]
         match schedule.fault:
@@ -171,7 +173,7 @@ class Actor:
     async def _last(self, seconds: float) -> None:
         await (self._ended.wait() if seconds == inf else asyncio.sleep(seconds))
 
-    async def _release(self, passage: Passage) -> None:
+    async def _release(self, passage: InterceptedMessage) -> None:
         """What nothing follows must not be lost."""
         await asyncio.sleep(_HELD_SECONDS)
         if self._held is passage:
@@ -179,15 +181,15 @@ class Actor:
             with contextlib.suppress(Exception):
                 await pass_on(passage)
 
-    async def _replay_whole(self, call: Call) -> None:
+    async def _replay_whole(self, call: ProxiedCall) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(call.whole.wait(), _HELD_SECONDS)
         await call.replay(_REPLAY_SECONDS)
 
 
-def _followed(passages: Iterable[Passage]) -> list[Step]:
+def _followed(passages: Iterable[InterceptedMessage]) -> list[MessageStep]:
     """The steps after which their stream has another message the same way."""
-    last: dict[tuple[int, bool], Step] = {}
+    last: dict[tuple[int, bool], MessageStep] = {}
     found = []
     for passage in passages:
         if passage.step.part.endswith(END):
@@ -199,17 +201,17 @@ def _followed(passages: Iterable[Passage]) -> list[Step]:
     return found
 
 
-def _same_way(held: Passage, passage: Passage) -> bool:
+def _same_way(held: InterceptedMessage, passage: InterceptedMessage) -> bool:
     return held.call is passage.call and held.step.is_request == passage.step.is_request
 
 
 @dataclass
-class Report:
+class ScheduleReport:
     """What came of one schedule."""
 
     schedule: Schedule
     reached: bool
-    outcome: Outcome
+    outcome: RequestOutcome
     # Until the service labelled again after the fault was over, and requests that it took.
     recovery_seconds: float
     recovery_requests: int
@@ -239,8 +241,8 @@ class Simulation:
 
     def __init__(self, federation: Federation) -> None:
         self._federation = federation
-        self._witness = Witness()
-        self._logs = Logs(federation.directory / "logs")
+        self._witness = AggregationWitness()
+        self._logs = ProcessLogs(federation.directory / "logs")
         self._checked = 0
         # By process: its role, and its size after each schedule.
         self._sizes: dict[int, tuple[str, list[int]]] = {}
@@ -266,7 +268,7 @@ class Simulation:
             await self._recover(outcome)
         return found
 
-    async def run(self, schedule: Schedule) -> Report:
+    async def run(self, schedule: Schedule) -> ScheduleReport:
         """One schedule: the fault in a round, then a round without."""
         started = time.monotonic()
         request_id = _fresh()
@@ -287,7 +289,7 @@ class Simulation:
             over, again = time.monotonic(), []
             found.append(f"the service did not recover: {error!r}")
         outcomes += again
-        report = Report(
+        report = ScheduleReport(
             schedule,
             reached,
             outcome,
@@ -314,12 +316,12 @@ class Simulation:
             one["schedules"] = max(one["schedules"], len(sizes))
         return found
 
-    def _arm(self, schedule: Schedule | None) -> Actor:
-        actor = Actor(self._federation, schedule, self._witness)
+    def _arm(self, schedule: Schedule | None) -> FaultInjector:
+        actor = FaultInjector(self._federation, schedule, self._witness)
         self._federation.wire.begin(actor)
         return actor
 
-    async def _recover(self, outcome: Outcome) -> list[Outcome]:
+    async def _recover(self, outcome: RequestOutcome) -> list[RequestOutcome]:
         """Asks again, under the same name if there was no answer, until there are labels."""
         federation, again = self._federation, []
         async with asyncio.timeout(RECOVERY_SECONDS):
@@ -341,7 +343,7 @@ class Simulation:
                 return
             await asyncio.sleep(_POLL_SECONDS)
 
-    async def _violations(self, outcomes: list[Outcome]) -> list[str]:
+    async def _violations(self, outcomes: list[RequestOutcome]) -> list[str]:
         federation = self._federation
         await self._quiet()
         rounds = recorded(federation, self._checked)
@@ -369,7 +371,7 @@ def tails(federation: Federation) -> Iterator[tuple[str, str]]:
         yield log.stem, "\n".join(log.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
 
 
-def outcomes_by_kind(reports: Iterable[Report]) -> dict[tuple[str, str], Counter[str]]:
+def outcomes_by_kind(reports: Iterable[ScheduleReport]) -> dict[tuple[str, str], Counter[str]]:
     """How requests ended, by fault and role; only of schedules whose step came."""
     table: dict[tuple[str, str], Counter[str]] = {}
     for report in reports:

@@ -13,7 +13,7 @@ from itertools import zip_longest
 from math import inf
 
 from mpc_vote.app.process import CommandError
-from mpc_vote.testbed.chaos.proxy import END, Step, streams
+from mpc_vote.testbed.chaos.proxy import END, MessageStep, streams
 
 
 class Fault(enum.StrEnum):
@@ -66,7 +66,7 @@ class Schedule:
 
     fault: Fault
     victim: str
-    step: Step
+    step: MessageStep
     seed: int
     then: Schedule | None = None
 
@@ -96,7 +96,7 @@ class Schedule:
             what, _, where = text.partition("@")
             fault, _, victim = what.partition("/")
             step, _, seed = where.partition("#")
-            return cls(Fault(fault), victim, Step.parse(step), int(seed), then)
+            return cls(Fault(fault), victim, MessageStep.parse(step), int(seed), then)
         except ValueError as error:
             raise CommandError(f"{text!r} names no schedule: copy one that a run shows") from error
 
@@ -126,11 +126,13 @@ def role_of(name: str) -> str:
     return name.partition("-")[0]
 
 
-def every(steps: Sequence[Step], successors: Iterable[Step], seed: int) -> list[Schedule]:
+def every(
+    steps: Sequence[MessageStep], successors: Iterable[MessageStep], seed: int
+) -> list[Schedule]:
     """All schedules of a round with these steps; `successors` have one after them to swap with."""
     swappable = set(successors)
 
-    def at(step: Step) -> Iterator[tuple[Fault, str]]:
+    def at(step: MessageStep) -> Iterator[tuple[Fault, str]]:
         for victim in step.pair:
             for fault in _ON_CLIENTS if victim == "client" else _ON_PROCESSES:
                 yield fault, victim
@@ -156,7 +158,7 @@ def in_turn(schedules: Sequence[Schedule], seed: int) -> list[Schedule]:
     """
     rng = random.Random(seed)
     kinds: dict[tuple[str, ...], list[Schedule]] = {}
-    places: dict[Step, int] = {}
+    places: dict[MessageStep, int] = {}
     for schedule in schedules:
         *_, last = schedule.parts
         step = last.step

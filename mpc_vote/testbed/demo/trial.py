@@ -31,7 +31,7 @@ Predict = Callable[[npt.NDArray[np.float32]], npt.NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
-class Recipe:
+class DemoMethod:
     """Parameters of a method, chosen by measuring."""
 
     method: Method
@@ -41,13 +41,13 @@ class Recipe:
 
 
 RECIPES = {
-    Method.KNN: Recipe(
+    Method.KNN: DemoMethod(
         Method.KNN,
         KNN_COUNT,
         40.0,
         {"voter": "knn", "k": "50", "features": "strokes", "reach": "0.07"},
     ),
-    Method.AE: Recipe(Method.AE, ONE_HOT, 1.5, {"voter": "network"}),
+    Method.AE: DemoMethod(Method.AE, ONE_HOT, 1.5, {"voter": "network"}),
 }
 
 
@@ -55,7 +55,7 @@ RECIPES = {
 class Trial:
     """One run of the demo's work."""
 
-    recipe: Recipe
+    recipe: DemoMethod
     data: Partition
     sigma: float
     seed: int
@@ -197,7 +197,7 @@ def _percent(figures: dict[str, Any], key: str) -> str:
     return f"{100 * figures[key]:.1f} %"
 
 
-def _method(recipe: Recipe) -> str:
+def _method(recipe: DemoMethod) -> str:
     details: Sequence[str] = [f"{k} {v}" for k, v in recipe.agent.items() if k != "voter"]
     return ", ".join([recipe.method.value, f"{recipe.ballot.name} ballots", *details])
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mpc_vote.testbed.bench.service import Parts
+from mpc_vote.testbed.bench.service import RequestPhases
 
 PROGRAM = [
     sys.executable,
@@ -62,7 +62,7 @@ def test_the_parts_of_a_request_add_up(tmp_path: Path, network: tuple[str, ...])
     assert measured["all_seconds"] == [measured["seconds"]]
     assert measured["labels_per_second"] == pytest.approx(16 / measured["seconds"])
     parts = measured["parts"]
-    assert parts.keys() == Parts.__dataclass_fields__.keys()
+    assert parts.keys() == RequestPhases.__dataclass_fields__.keys()
     assert all(seconds >= 0 for seconds in parts.values()), parts
     assert min(parts["preparing"], parts["intake"], parts["summing"], parts["argmax"]) > 0
     assert sum(parts.values()) == pytest.approx(measured["seconds"])

@@ -15,10 +15,10 @@ import pytest
 from mpc_vote.app.process import CommandError
 from mpc_vote.proto.mpcvote.v1 import label_pb2
 from mpc_vote.testbed.chaos import invariants
-from mpc_vote.testbed.chaos.federation import QUORUM, Federation, Outcome
-from mpc_vote.testbed.chaos.invariants import Count, Logs, Recorded
-from mpc_vote.testbed.chaos.proxy import Step
-from mpc_vote.testbed.chaos.run import Report, Simulation
+from mpc_vote.testbed.chaos.federation import QUORUM, Federation, RequestOutcome
+from mpc_vote.testbed.chaos.invariants import ObservedAggregation, ProcessLogs, RecordedRound
+from mpc_vote.testbed.chaos.proxy import MessageStep
+from mpc_vote.testbed.chaos.run import ScheduleReport, Simulation
 from mpc_vote.testbed.chaos.schedules import Fault, Schedule, cover, every, in_turn
 
 pytestmark = pytest.mark.slow
@@ -48,11 +48,11 @@ class Ran:
     """What a short run left behind: its reports, and the federation as it is on disk."""
 
     federation: Federation
-    reports: list[Report]
-    never: Report
+    reports: list[ScheduleReport]
+    never: ScheduleReport
 
     @property
-    def record(self) -> Recorded:
+    def record(self) -> RecordedRound:
         """The first round, in which nothing went wrong."""
         return invariants.recorded(self.federation)[0]
 
@@ -98,8 +98,8 @@ def test_a_step_that_does_not_come_is_not_counted(ran: Ran) -> None:
 
 def found(
     ran: Ran,
-    counts: list[Count],
-    outcomes: list[Outcome] | None = None,
+    counts: list[ObservedAggregation],
+    outcomes: list[RequestOutcome] | None = None,
     **changes: object,
 ) -> str:
     federation, record = ran.federation, ran.record
@@ -108,17 +108,17 @@ def found(
     return "\n".join(invariants.violations(federation, [changed], outcomes or [], seen))
 
 
-def counts(record: Recorded, *agents: str) -> list[Count]:
+def counts(record: RecordedRound, *agents: str) -> list[ObservedAggregation]:
     """What the wire saw of a good aggregation, of these agents or of all that were counted."""
     members = frozenset((agent, b"one") for agent in agents or record.counted)
-    return [Count(f"party-{rank}", members, answered=True) for rank in range(3)]
+    return [ObservedAggregation(f"party-{rank}", members, answered=True) for rank in range(3)]
 
 
 def test_a_good_round_violates_nothing(ran: Ran) -> None:
     federation, record = ran.federation, ran.record
-    outcome = Outcome(record.request_id, 1.0, labels=record.labels)
+    outcome = RequestOutcome(record.request_id, 1.0, labels=record.labels)
     assert not found(ran, counts(record), [outcome])
-    assert not list(Logs(federation.directory / "logs").violations())
+    assert not list(ProcessLogs(federation.directory / "logs").violations())
 
 
 def test_labels_without_a_charge_are_found(ran: Ran) -> None:
@@ -135,9 +135,13 @@ def test_a_second_aggregation_and_other_sets_are_found(ran: Ran) -> None:
     record = ran.record
     good = counts(record)
     assert "party-1 answered two aggregations" in found(ran, [*good, good[1]])
-    other = Count("party-2", frozenset({("agent-0", b"one"), ("agent-1", b"one")}), answered=True)
+    other = ObservedAggregation(
+        "party-2", frozenset({("agent-0", b"one"), ("agent-1", b"one")}), answered=True
+    )
     assert "answered for different sets" in found(ran, [*good[:2], other])
-    retried = Count("party-2", frozenset((a, b"two") for a in record.counted), answered=True)
+    retried = ObservedAggregation(
+        "party-2", frozenset((a, b"two") for a in record.counted), answered=True
+    )
     assert "answered for different sets" in found(ran, [*good[:2], retried])
     few, one = counts(record, "agent-0"), frozenset({"agent-0"})
     assert f"counted with 1 of {QUORUM} agents" in found(ran, few, counted=one)
@@ -149,7 +153,7 @@ def test_wrong_labels_are_found(ran: Ran) -> None:
     assert record.labels is not None
     wrong = (record.labels + 1) % 3
     assert "but the votes give" in found(ran, counts(record), labels=wrong)
-    text = found(ran, counts(record), [Outcome(record.request_id, 1.0, labels=wrong)])
+    text = found(ran, counts(record), [RequestOutcome(record.request_id, 1.0, labels=wrong)])
     assert "labels that are not the archive's" in text
     # A ballot that counts twice shows: the winner is another somewhere.
     once = ran.federation.winners("asked", ["agent-0", "agent-1", "agent-2"])
@@ -160,14 +164,16 @@ def test_wrong_labels_are_found(ran: Ran) -> None:
 @pytest.mark.parametrize(
     "outcome",
     [
-        Outcome("asked", 1.0, error="INTERNAL", message="it failed"),
-        Outcome("asked", 1.0, error="raised", message="ValueError()"),
-        Outcome("asked", 60.0, error="hung"),
-        Outcome("asked", 1.0, error="PARTY_UNREACHABLE", message="It does not answer (unknown)."),
+        RequestOutcome("asked", 1.0, error="INTERNAL", message="it failed"),
+        RequestOutcome("asked", 1.0, error="raised", message="ValueError()"),
+        RequestOutcome("asked", 60.0, error="hung"),
+        RequestOutcome(
+            "asked", 1.0, error="PARTY_UNREACHABLE", message="It does not answer (unknown)."
+        ),
     ],
     ids=lambda outcome: outcome.error,
 )
-def test_an_end_that_says_nothing_is_found(ran: Ran, outcome: Outcome) -> None:
+def test_an_end_that_says_nothing_is_found(ran: Ran, outcome: RequestOutcome) -> None:
     assert "ended without a clear error" in found(ran, counts(ran.record), [outcome])
 
 
@@ -181,7 +187,7 @@ def test_rounds_that_stay_open_or_fail_without_a_reason_are_found(ran: Ran) -> N
 def test_a_traceback_in_a_log_is_found_once(tmp_path: Path) -> None:
     log = tmp_path / "party-0.log"
     log.write_text("12:00 INFO fine\n")
-    logs = Logs(tmp_path)
+    logs = ProcessLogs(tmp_path)
     assert not list(logs.violations())
     with log.open("a") as file:
         file.write("12:01 ERROR Aggregate failed\nTraceback (most recent call last):\n")
@@ -193,11 +199,11 @@ def test_a_traceback_in_a_log_is_found_once(tmp_path: Path) -> None:
 # Schedules
 
 STEPS = [
-    Step("client", "coordinator", "RequestLabels", "request.plan", 0),
-    Step("agent-0", "party-1", "SubmitShares", "request.header", 0),
-    Step("agent-1", "party-1", "SubmitShares", "request.header", 0),
-    Step("party-0", "dealer", "Deal", "response.grant", 0),
-    Step("party-0", "dealer", "Deal", "response.end", 0),
+    MessageStep("client", "coordinator", "RequestLabels", "request.plan", 0),
+    MessageStep("agent-0", "party-1", "SubmitShares", "request.header", 0),
+    MessageStep("agent-1", "party-1", "SubmitShares", "request.header", 0),
+    MessageStep("party-0", "dealer", "Deal", "response.grant", 0),
+    MessageStep("party-0", "dealer", "Deal", "response.end", 0),
 ]
 
 

@@ -8,8 +8,8 @@ import pytest
 from mpc_vote.data.assignment import deal_by_class
 from mpc_vote.data.embedded import load_embedded
 from mpc_vote.data.partition import Partition, hand_out, split_public
-from mpc_vote.simulation.experiment import Bench
-from mpc_vote.simulation.store import Store
+from mpc_vote.simulation.experiment import ArmContext
+from mpc_vote.simulation.store import ResultStore
 
 AGENTS = 12
 
@@ -23,6 +23,6 @@ def digits() -> Partition:
 
 
 @pytest.fixture(scope="session")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+def context(tmp_path_factory: pytest.TempPathFactory) -> ArmContext:
     """One store for all tests, so that agents are trained once."""
-    return Bench({}, Store(tmp_path_factory.mktemp("store")), 2, lambda *_: None)
+    return ArmContext({}, ResultStore(tmp_path_factory.mktemp("store")), 2, lambda *_: None)

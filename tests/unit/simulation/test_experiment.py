@@ -16,8 +16,8 @@ from mpc_vote.data.partition import Partition
 from mpc_vote.privacy import GaussianVote, Level, gaussian_exact_epsilon
 from mpc_vote.privacy.sensitivity import Sensitivity
 from mpc_vote.simulation import experiments
-from mpc_vote.simulation.experiment import Arm, Bench, Experiment, Outcome, Paper, run
-from mpc_vote.simulation.store import Store
+from mpc_vote.simulation.experiment import Arm, ArmContext, Experiment, PaperFigure, SeedResult, run
+from mpc_vote.simulation.store import ResultStore
 
 DATA = {"points": Dataset("points", np.zeros((2, 1), dtype=np.float32), np.array([0, 1]), 2)}
 
@@ -34,14 +34,14 @@ def vote(sigma: float) -> GaussianVote:
     return GaussianVote(100, sigma**2, Sensitivity(1, 1), Sensitivity(2, 2))
 
 
-def private(bench: Bench, partition: Partition, config: Config, seed: int) -> Outcome:
-    bench.tell("asking", 1, 2)
+def private(context: ArmContext, partition: Partition, config: Config, seed: int) -> SeedResult:
+    context.tell("asking", 1, 2)
     figures = {"labels": 0.5, "asked": 100.0}
-    return Outcome(0.9 + config.gain + 0.01 * seed, (vote(config.sigma),), figures)
+    return SeedResult(0.9 + config.gain + 0.01 * seed, (vote(config.sigma),), figures)
 
 
-def public(bench: Bench, partition: Partition, config: Config, seed: int) -> Outcome:
-    return Outcome(0.99)
+def public(context: ArmContext, partition: Partition, config: Config, seed: int) -> SeedResult:
+    return SeedResult(0.99)
 
 
 TOY = Experiment(
@@ -50,7 +50,7 @@ TOY = Experiment(
     load=lambda path: DATA,
     split=lambda data, setting, seed: PARTITION,
     arms=(
-        Arm("AE-DPFL", private, Config(10.0), Paper(95.1, 0.3, 4.3)),
+        Arm("AE-DPFL", private, Config(10.0), PaperFigure(95.1, 0.3, 4.3)),
         Arm("FedAvg", public, Config(0.0)),
     ),
     level=Level.AGENT,
@@ -59,8 +59,8 @@ TOY = Experiment(
 )
 
 
-def bench(tmp_path: Path) -> Bench:
-    return Bench(DATA, Store(tmp_path), 1, lambda *_: None)
+def context(tmp_path: Path) -> ArmContext:
+    return ArmContext(DATA, ResultStore(tmp_path), 1, lambda *_: None)
 
 
 def ignore(*_: object) -> None:
@@ -68,7 +68,7 @@ def ignore(*_: object) -> None:
 
 
 def test_an_arm_has_mean_spread_and_epsilon(tmp_path: Path) -> None:
-    first, second = run(TOY, range(3), bench(tmp_path), ignore)
+    first, second = run(TOY, range(3), context(tmp_path), ignore)
     assert first.mean == pytest.approx(0.91)
     assert first.deviation == pytest.approx(0.01)
     assert first.agent is not None
@@ -82,31 +82,33 @@ def test_what_is_finished_is_not_done_again(tmp_path: Path) -> None:
     finished: list[tuple[str, int]] = []
     asked: list[int] = []
 
-    def flaky(bench: Bench, partition: Partition, config: Config, seed: int) -> Outcome:
+    def flaky(context: ArmContext, partition: Partition, config: Config, seed: int) -> SeedResult:
         asked.append(seed)
         if asked == [0, 1]:
             raise KeyboardInterrupt
-        return private(bench, partition, config, seed)
+        return private(context, partition, config, seed)
 
     toy = replace(TOY, arms=(replace(TOY.arms[0], method=flaky),))
     with pytest.raises(KeyboardInterrupt):
-        run(toy, range(2), bench(tmp_path), lambda arm, seed, _: finished.append((arm.name, seed)))
+        run(
+            toy, range(2), context(tmp_path), lambda arm, seed, _: finished.append((arm.name, seed))
+        )
     assert finished == [("AE-DPFL", 0)]
-    (result,) = run(toy, range(2), bench(tmp_path), ignore)
+    (result,) = run(toy, range(2), context(tmp_path), ignore)
     assert asked == [0, 1, 1]
     assert result.accuracies == [0.9, 0.91]
     other = replace(toy, arms=(replace(toy.arms[0], config=Config(10.0, 0.05)),))
-    run(other, range(2), bench(tmp_path), ignore)
+    run(other, range(2), context(tmp_path), ignore)
     assert asked == [0, 1, 1, 0, 1]
 
 
 def test_a_cost_that_depends_on_the_seed_is_refused(tmp_path: Path) -> None:
-    def leaky(bench: Bench, partition: Partition, config: Config, seed: int) -> Outcome:
-        return Outcome(0.5, (vote(10.0 + seed),))
+    def leaky(context: ArmContext, partition: Partition, config: Config, seed: int) -> SeedResult:
+        return SeedResult(0.5, (vote(10.0 + seed),))
 
     toy = replace(TOY, arms=(replace(TOY.arms[0], method=leaky),))
     with pytest.raises(ValueError, match="costs differently"):
-        run(toy, range(2), bench(tmp_path), ignore)
+        run(toy, range(2), context(tmp_path), ignore)
 
 
 Run = Callable[..., int]

@@ -14,7 +14,7 @@ from mpc_vote.simulation.experiments import EXPERIMENTS, find, mnist
 from mpc_vote.simulation.experiments import digits as digits_to_usps
 from mpc_vote.simulation.experiments.ablations import PAPERS, PAPERS_EPSILON
 from mpc_vote.simulation.experiments.mnist_noniid import LOOSE, LOOSE_EPSILON
-from mpc_vote.simulation.methods import AeConfig, Labelling
+from mpc_vote.simulation.methods import AeConfig, QueryConfig
 from mpc_vote.simulation.vote import simulated_spec
 from mpc_vote.voting.ballots import ONE_HOT
 
@@ -32,7 +32,7 @@ def test_every_arm_has_a_name_and_a_setting(experiment: Experiment) -> None:
     assert all((arm.point is not None) == bool(experiment.axis) for arm in experiment.arms)
 
 
-def _exact(labelling: Labelling, delta: float) -> tuple[float, float]:
+def _exact(labelling: QueryConfig, delta: float) -> tuple[float, float]:
     spec = simulated_spec(ONE_HOT, labelling.queries, 10, {"a": 0, "b": 0}, labelling.sigma)
     found = epsilons([spec.mechanism], Level.AGENT, delta)
     assert found.exact is not None
@@ -58,7 +58,7 @@ def test_the_noise_of_votes_keeps_the_epsilon_that_the_arm_is_named_for() -> Non
     ("labelling", "simple", "exact"), [(LOOSE, 4.3, LOOSE_EPSILON), (PAPERS, 5, PAPERS_EPSILON)]
 )
 def test_the_papers_epsilon_is_kept_by_its_accountant_and_matched_by_the_baselines(
-    labelling: Labelling, simple: float, exact: float
+    labelling: QueryConfig, simple: float, exact: float
 ) -> None:
     found = _exact(labelling, 1e-3)
     assert 0.99 * simple < found[1] <= simple
@@ -75,7 +75,7 @@ def _digits(count: int, side: int, seed: int) -> Dataset:
 def test_mnist_is_dealt_several_times_where_it_does_not_suffice() -> None:
     data = {"train": _digits(1000, 8, 0), "test": _digits(100, 8, 1)}
     for agents, digits in ((10, 6), (25, None)):
-        division = mnist.Division(agents=agents, size=100, digits=digits, public=30)
+        division = mnist.MnistSetting(agents=agents, size=100, digits=digits, public=30)
         partition = mnist.split(data, division, 3)
         assert [len(part) for part in partition.private] == [100] * agents
         assert (len(partition.public), len(partition.test)) == (30, 70)
@@ -91,7 +91,7 @@ def test_agents_of_the_digits_hold_one_domain_each(monkeypatch: pytest.MonkeyPat
     }
     monkeypatch.setattr(digits_to_usps, "MNIST_SIZE", 10)
     monkeypatch.setattr(digits_to_usps, "PUBLIC", 100)
-    for frame in (digits_to_usps.Frame(), digits_to_usps.Frame(framed=False)):
+    for frame in (digits_to_usps.DigitsSetting(), digits_to_usps.DigitsSetting(framed=False)):
         partition = digits_to_usps.split(data, frame, 0)
         assert [len(part) for part in partition.private] == [2] * 140 + [10] * 60
         assert {part.shape for part in partition.private} == {(28, 28)}

@@ -10,19 +10,19 @@ import pytest
 
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.simulation import store as store_module
-from mpc_vote.simulation.store import Arrays, Store, fingerprint
+from mpc_vote.simulation.store import Arrays, ResultStore, fingerprint
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "cache")
+def store(tmp_path: Path) -> ResultStore:
+    return ResultStore(tmp_path / "cache")
 
 
 def never() -> Arrays:
     raise AssertionError("it is stored already")
 
 
-def test_arrays_are_made_once(store: Store) -> None:
+def test_arrays_are_made_once(store: ResultStore) -> None:
     made = store.arrays("votes", {"seed": 1}, lambda: {"x": np.arange(5), "y": np.eye(2)})
     found = store.arrays("votes", {"seed": 1}, never)
     assert found.keys() == made.keys()
@@ -30,7 +30,7 @@ def test_arrays_are_made_once(store: Store) -> None:
 
 
 def test_another_name_configuration_or_code_is_another_result(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: ResultStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def count(name: str, config: dict[str, int]) -> int:
         made = store.figures(name, config, lambda: {"made": len(calls)})
@@ -51,7 +51,7 @@ def test_the_digest_of_the_code_covers_what_results_follow_from() -> None:
     assert {"networks.py", "knn.py", "partition.py", "vote.py", "noise.py", "spec.py"} <= names
 
 
-def test_an_interrupted_write_leaves_nothing(store: Store, tmp_path: Path) -> None:
+def test_an_interrupted_write_leaves_nothing(store: ResultStore, tmp_path: Path) -> None:
     def interrupted() -> Arrays:
         raise KeyboardInterrupt
 
@@ -65,7 +65,7 @@ def test_an_interrupted_write_leaves_nothing(store: Store, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("ending", ["npz", "json"])
 def test_a_spoilt_file_is_made_again_and_said_so(
-    store: Store, tmp_path: Path, ending: str, caplog: pytest.LogCaptureFixture
+    store: ResultStore, tmp_path: Path, ending: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def get(value: int) -> int:
         if ending == "npz":

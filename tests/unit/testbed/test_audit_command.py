@@ -24,7 +24,7 @@ from mpc_vote.mpc.sharing import ShareReader, sum_blocks
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.testbed.audit import voters
 from mpc_vote.testbed.audit.agents import _Colluder
-from mpc_vote.testbed.audit.labels import Case, Scene
+from mpc_vote.testbed.audit.labels import AttackScenario, AuditedRounds
 from mpc_vote.voting.ballots import BALLOTS, KNN_FREQUENCY, IntArray
 
 SURE = ["--confidence", "0.99999999"]
@@ -133,7 +133,9 @@ def test_a_live_cluster_is_audited(options: list[str], code: int) -> None:
 
 def test_a_colluder_sends_its_ballot_as_it_is() -> None:
     assert "_noise" in vars(Agent)  # what the colluder puts its own in place of
-    case = Case(Scene.of(Level.AGENT, Method.AE, 1, 2, 3, 1), 3, 2, 5, 4.0, 4.0, 1e-3)
+    case = AuditedRounds(
+        AttackScenario.of(Level.AGENT, Method.AE, 1, 2, 3, 1), 3, 2, 5, 4.0, 4.0, 1e-3
+    )
     spec = case.spec(5, 4.0)
     colluder = _Colluder.__new__(_Colluder)
     colluder._name = "agent-1"

@@ -25,11 +25,11 @@ from mpc_vote.argmax.registry import ENGINES, PAIRWISE, TABLE, EngineKind
 from mpc_vote.argmax.table.engine import TableArgmax
 from mpc_vote.mpc import ring
 from mpc_vote.testbed.bench import cases, command, groups, measure, plots, report
-from mpc_vote.testbed.bench.cases import Case, Condition
+from mpc_vote.testbed.bench.cases import BenchCase, NetworkCondition
 from mpc_vote.testbed.bench.command import BenchSettings
-from mpc_vote.testbed.bench.committee import Committee, Run
-from mpc_vote.testbed.bench.jobs import Job, Outcome
-from mpc_vote.testbed.bench.measure import Measured, Row
+from mpc_vote.testbed.bench.committee import BenchCommittee, CommitteeRun
+from mpc_vote.testbed.bench.jobs import ArgmaxJob, PartyMeasurement
+from mpc_vote.testbed.bench.measure import BenchRow, CaseRuns
 
 COMMAND = [sys.executable, "-m", "mpc_vote.cli", "bench"]
 SMALL = ["--parties=2", "--queries=16", "--classes=3", "--engine=table,log_reduction"]
@@ -57,7 +57,7 @@ KEYS = {
     "correct",
     "against_best_crypten",
 }
-CASE = Case(TABLE, 3, 16, 5, 25, rtt_ms=40.0, rate_mbit=100.0, groups=())
+CASE = BenchCase(TABLE, 3, 16, 5, 25, rtt_ms=40.0, rate_mbit=100.0, groups=())
 
 
 @pytest.fixture(scope="module")
@@ -165,9 +165,11 @@ def test_an_interrupt_ends_it_and_all_processes(tmp_path: Path) -> None:
 async def test_a_party_that_can_not_start_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    committee = Committee(tmp_path, 2)
+    committee = BenchCommittee(tmp_path, 2)
     monkeypatch.setattr(
-        Committee, "_role", lambda self, command, name: [command, "--certs", str(tmp_path / "no")]
+        BenchCommittee,
+        "_role",
+        lambda self, command, name: [command, "--certs", str(tmp_path / "no")],
     )
     try:
         with pytest.raises(CommandError, match=r"ended with code 1: .*does not exist"):
@@ -259,9 +261,9 @@ def test_lists_make_a_grid() -> None:
     )
     wanted = settings.cases()
     assert {case.condition for case in wanted} == {
-        Condition(0, None),
-        Condition(10, None),
-        Condition(10, 5),
+        NetworkCondition(0, None),
+        NetworkCondition(10, None),
+        NetworkCondition(10, 5),
     }
     assert len(wanted) == len(set(wanted)) == 2 * 2 * 3
     assert {(case.queries, case.classes) for case in wanted} == {(500, 10)}
@@ -287,7 +289,7 @@ def test_quick_is_small_and_without_a_shape_there_is_the_suite() -> None:
 @pytest.mark.parametrize("engine", [TABLE, PAIRWISE])
 def test_totals_have_ties_and_extremes_and_shares_sum_to_them(engine: EngineKind) -> None:
     bits = 25 if engine is TABLE else 64
-    job = Job(
+    job = ArgmaxJob(
         session="s",
         parties=("a", "b", "c"),
         engine=engine,
@@ -328,18 +330,18 @@ class PretendCommittee:
     def __init__(self, wrong_row: int | None = None, preprocessing: int = 1) -> None:
         self.wrong_row = wrong_row
         self.preprocessing = preprocessing
-        self.order: list[tuple[Case, int]] = []
+        self.order: list[tuple[BenchCase, int]] = []
 
-    def connect(self, condition: Condition) -> None:
+    def connect(self, condition: NetworkCondition) -> None:
         pass
 
-    async def round_trip(self, condition: Condition, parties: int) -> float:
+    async def round_trip(self, condition: NetworkCondition, parties: int) -> float:
         return condition.rtt_ms / 1000 + 0.001
 
-    async def preprocessing_bytes(self, case: Case) -> int:
+    async def preprocessing_bytes(self, case: BenchCase) -> int:
         return self.preprocessing
 
-    async def run(self, case: Case, repeat: int) -> Run:
+    async def run(self, case: BenchCase, repeat: int) -> CommitteeRun:
         self.order.append((case, repeat))
         job = job_of(case, repeat)
         labels = job.winners().astype(np.uint64)
@@ -350,14 +352,16 @@ class PretendCommittee:
         shares.append(np.full_like(labels, 7))
         mask = np.uint64((1 << label_bits(case.classes)) - 1)
         outcomes = [
-            outcome(seconds=(10 + repeat) / fast, label_shares=Outcome.encode(share & mask))
+            outcome(
+                seconds=(10 + repeat) / fast, label_shares=PartyMeasurement.encode(share & mask)
+            )
             for share in shares
         ]
-        return Run(job, 0.001 * (case.rtt_ms + repeat), outcomes)
+        return CommitteeRun(job, 0.001 * (case.rtt_ms + repeat), outcomes)
 
 
-def job_of(case: Case, repeat: int) -> Job:
-    return Job(
+def job_of(case: BenchCase, repeat: int) -> ArgmaxJob:
+    return ArgmaxJob(
         session="s",
         parties=tuple(f"party-{rank}" for rank in range(case.parties)),
         engine=case.engine,
@@ -370,7 +374,7 @@ def job_of(case: Case, repeat: int) -> Job:
     )
 
 
-def outcome(**changes: object) -> Outcome:
+def outcome(**changes: object) -> PartyMeasurement:
     figures = {
         "seconds": 1.0,
         "cpu_seconds": 0.5,
@@ -381,17 +385,17 @@ def outcome(**changes: object) -> Outcome:
         "peak_memory_bytes": 10**8,
         "label_shares": "",
     }
-    return Outcome.model_validate({**figures, **changes})
+    return PartyMeasurement.model_validate({**figures, **changes})
 
 
-def row(**changes: object) -> Row:
-    runs = [Run(job_of(CASE, 1), 0.041, [outcome()] * 3)]
-    return replace(measure.summarise(Measured(CASE, runs)), **changes)  # type: ignore[arg-type]
+def row(**changes: object) -> BenchRow:
+    runs = [CommitteeRun(job_of(CASE, 1), 0.041, [outcome()] * 3)]
+    return replace(measure.summarise(CaseRuns(CASE, runs)), **changes)  # type: ignore[arg-type]
 
 
 def test_a_repeat_takes_as_long_as_its_slowest_party() -> None:
     runs = [
-        Run(
+        CommitteeRun(
             job_of(CASE, repeat),
             0.040 + trip,
             [
@@ -402,7 +406,7 @@ def test_a_repeat_takes_as_long_as_its_slowest_party() -> None:
         )
         for repeat, (slow, cpu, trip) in enumerate([(3, 0.9, 0.003), (1, 0.3, 0.001), (2, 0.4, 0)])
     ]
-    figures = measure.summarise(Measured(CASE, runs))
+    figures = measure.summarise(CaseRuns(CASE, runs))
     assert (figures.seconds_median, figures.seconds_min) == (2, 1)
     assert figures.seconds_quartiles == (1.5, 2.5)
     assert figures.cpu_seconds_per_party == 0.4
@@ -433,7 +437,7 @@ def test_rows_are_compared_with_the_best_stock_of_their_shape() -> None:
 
 async def test_cases_take_turns_and_the_first_turn_does_not_count() -> None:
     committee = PretendCommittee()
-    wanted = cases.grid([TABLE, PAIRWISE], [3], [16], [5], [Condition(0, None)], 25)
+    wanted = cases.grid([TABLE, PAIRWISE], [3], [16], [5], [NetworkCondition(0, None)], 25)
     found = await measure.measure(committee, wanted, 2, lambda step: None)  # type: ignore[arg-type]
     assert [repeat for _, repeat in committee.order] == [0, 0, 1, 1, 2, 2]
     for turn in range(3):
@@ -493,12 +497,12 @@ def pretend(monkeypatch: pytest.MonkeyPatch, committee: PretendCommittee) -> Non
     async def running(parties: int) -> AsyncIterator[PretendCommittee]:
         yield committee
 
-    monkeypatch.setattr(Committee, "running", running)
+    monkeypatch.setattr(BenchCommittee, "running", running)
 
 
 def test_a_choice_costs_its_ratio_to_the_best() -> None:
     rows = [row(seconds_median=3.0), row(method="5x1", seconds_median=2.0)]
-    choice = groups.Choice(rows[0], rows)
+    choice = groups.GroupingChoice(rows[0], rows)
     assert choice.ratio == 1.5
     summary = choice.summary()
     assert (summary["pick"], summary["best"], summary["ratio"]) == ("all pairs", "5x1", 1.5)
@@ -571,6 +575,6 @@ def test_progress_in_a_terminal() -> None:
     text = StringIO()
     out = Console(file=text, force_terminal=True, width=120)
     with command._progress(out, 1, 1) as tell:
-        tell(measure.Step(CASE, 0))
-        tell(measure.Step(CASE, 1))
+        tell(measure.MeasurementStep(CASE, 0))
+        tell(measure.MeasurementStep(CASE, 1))
     assert "measured" in text.getvalue()

@@ -23,11 +23,11 @@ from mpc_vote.testbed.audit.labels import (
     MIN_RUNS,
     WITH,
     WITHOUT,
-    Case,
+    AttackScenario,
+    AuditedRounds,
     Finding,
     LocalVotes,
     Noise,
-    Scene,
     Statistic,
     audit,
     least,
@@ -52,12 +52,12 @@ def a_case(
     collusion: int = 0,
     classes: int = 2,
     delta: float = 1e-2,
-) -> Case:
-    scene = Scene.of(level, method, 10, classes, voters, collusion)
-    return Case(scene, voters, 2, queries, sigma, sigma, delta)
+) -> AuditedRounds:
+    scenario = AttackScenario.of(level, method, 10, classes, voters, collusion)
+    return AuditedRounds(scenario, voters, 2, queries, sigma, sigma, delta)
 
 
-async def attack(case: Case, votes: int, noise: Noise = skellam) -> list[Finding]:
+async def attack(case: AuditedRounds, votes: int, noise: Noise = skellam) -> list[Finding]:
     return await audit(case, LocalVotes(case, noise), votes, 1 - ALLOWED)
 
 
@@ -168,36 +168,38 @@ async def test_too_few_rounds_are_refused_before_any_vote() -> None:
     assert not any(coins.asked.values())
 
 
-def scenes() -> Iterator[Scene]:
+def scenarios() -> Iterator[AttackScenario]:
     for level in Level:
         for method in Method:
             for classes, voters in ((2, 1), (2, 2), (2, 5), (4, 3), (10, 12)):
-                yield Scene.of(level, method, 6, classes, voters, 0)
+                yield AttackScenario.of(level, method, 6, classes, voters, 0)
 
 
-@pytest.mark.parametrize("scene", list(scenes()), ids=str)
-def test_worlds_are_neighbours_and_as_far_apart_as_the_claim_allows(scene: Scene) -> None:
-    case = Case(scene, scene.voters, 2, 1, 5.0, 5.0, 1e-3)
+@pytest.mark.parametrize("scenario", list(scenarios()), ids=str)
+def test_worlds_are_neighbours_and_as_far_apart_as_the_claim_allows(
+    scenario: AttackScenario,
+) -> None:
+    case = AuditedRounds(scenario, scenario.voters, 2, 1, 5.0, 5.0, 1e-3)
     spec = case.spec(1, 5.0)
-    allowed = spec.mechanism.sensitivity(scene.level)
+    allowed = spec.mechanism.sensitivity(scenario.level)
     bits = spec.message.fraction_bits
-    for placement in scene.placements(5.0):
-        for target in range(scene.classes):
+    for placement in scenario.placements(5.0):
+        for target in range(scenario.classes):
             at, of = np.array([placement]), np.array([target])
             cast = np.array(
                 [
                     [
-                        spec.encode(name, scene.votes(place, world, at, of))[0]
-                        for place, name in enumerate(case.names()[: scene.voters])
+                        spec.encode(name, scenario.votes(place, world, at, of))[0]
+                        for place, name in enumerate(case.names()[: scenario.voters])
                     ]
                     for world in (WITHOUT, WITH)
                 ]
             )
             assert (cast[WITHOUT, 1:] == cast[WITH, 1:]).all()  # only the victim differs
-            assert (cast >> bits).sum(axis=2)[WITH].tolist() == [scene.k] * scene.voters
+            assert (cast >> bits).sum(axis=2)[WITH].tolist() == [scenario.k] * scenario.voters
             moved = (cast[WITH] - cast[WITHOUT]).sum(axis=0)
             assert (np.abs(moved).sum(), (moved**2).sum()) == (allowed.l1, allowed.l2_squared)
-            fixed = placement + (scene.k if scene.level is Level.AGENT else 1)
+            fixed = placement + (scenario.k if scenario.level is Level.AGENT else 1)
             assert cast[WITH].sum(axis=0)[target] >> bits == fixed
 
 
@@ -206,14 +208,14 @@ async def test_without_noise_the_one_vote_decides_every_tie(method: Method) -> N
     case = a_case(method=method, sigma=5.0, queries=6, voters=3)
     if method is Method.KNN:
         # An even pool, so that it can be split in half.
-        case = replace(case, scene=replace(case.scene, k=11))
+        case = replace(case, scenario=replace(case.scenario, k=11))
 
     def none(spec: Spec, place: int, shape: Shape) -> IntArray:
         return np.zeros(shape, dtype=np.int64)
 
     targets = np.tile(np.arange(6) % 2, (50_000, 1))  # more than one block of the engine
     for world, won in ((WITH, True), (WITHOUT, False)):
-        labels = await LocalVotes(case, none).labels(world, case.scene.tie, targets)
+        labels = await LocalVotes(case, none).labels(world, case.scenario.tie, targets)
         assert ((labels == targets) == won).all()
 
 
@@ -226,7 +228,7 @@ async def test_all_but_colluders_add_noise_and_no_more_than_the_quorum_vote() ->
         return skellam(spec, place, shape)
 
     targets = np.zeros((3, 4), dtype=np.int64)
-    await LocalVotes(case, recorded).labels(WITH, case.scene.tie, targets)
+    await LocalVotes(case, recorded).labels(WITH, case.scenario.tie, targets)
     assert asked == [(place, (3, 4, 2)) for place in (0, 3, 4)]
     spec = case.spec(4, 5.0)
     assert 3 * spec.agent_variance == pytest.approx(spec.mechanism.variance)
@@ -279,7 +281,7 @@ def reused(spec: Spec, place: int, shape: Shape) -> IntArray:
         (reused, a_case(sigma=10.0, queries=20), 200_000),
     ],
 )
-async def test_planted_faults_are_found(fault: Noise, case: Case, votes: int) -> None:
+async def test_planted_faults_are_found(fault: Noise, case: AuditedRounds, votes: int) -> None:
     findings = await attack(case, votes, fault)
     assert any(finding.violated for finding in findings)
 

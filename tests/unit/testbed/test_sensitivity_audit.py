@@ -16,7 +16,13 @@ from mpc_vote.learning.voters import knn
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.privacy.sensitivity import Sensitivity
 from mpc_vote.testbed.audit.hostile import LARGEST, neighbours, queries
-from mpc_vote.testbed.audit.sensitivity import Measured, Move, Style, compare, measure
+from mpc_vote.testbed.audit.sensitivity import (
+    ObservedSensitivity,
+    SensitivityFinding,
+    VoterSetup,
+    compare,
+    measure,
+)
 from mpc_vote.testbed.audit.voters import styles
 from mpc_vote.voting.ballots import (
     BALLOTS,
@@ -31,11 +37,11 @@ from mpc_vote.voting.ballots import (
 STYLES = styles()
 
 
-def _name(style: Style) -> str:
+def _name(style: VoterSetup) -> str:
     return f"{style.voter}-{style.features}-{style.reach}-{style.kind.name}"
 
 
-def _exceeded(found: list[Measured]) -> set[Level]:
+def _exceeded(found: list[SensitivityFinding]) -> set[Level]:
     return {each.level for each in found if each.exceeded}
 
 
@@ -49,7 +55,7 @@ def test_no_voter_feature_map_reach_or_ballot_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("style", STYLES, ids=_name)
-def test_no_ballot_moves_further_than_claimed_and_the_attack_is_not_idle(style: Style) -> None:
+def test_no_ballot_moves_further_than_claimed_and_the_attack_is_not_idle(style: VoterSetup) -> None:
     found = measure(style)
     assert not _exceeded(found)
     rounds = {False, True} if style.kind in (ONE_HOT, KNN_COUNT, MULTI_LABEL) else {False}
@@ -92,7 +98,7 @@ def test_queries_and_records_are_as_hostile_as_a_float32_allows() -> None:
     assert (np.abs(asked[asked != 0]) < np.finfo(np.float32).tiny).any()
 
 
-def _style(kind: BallotKind, reach: float | None = None, name: str = "raw") -> Style:
+def _style(kind: BallotKind, reach: float | None = None, name: str = "raw") -> VoterSetup:
     return next(s for s in STYLES if (s.kind, s.reach, s.features) == (kind, reach, name))
 
 
@@ -153,17 +159,22 @@ def test_a_ballot_without_its_cap_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize(
     "move",
-    [Move(l1=5), Move(l2_squared=9), Move(cells=3), Move(step=3)],
+    [
+        ObservedSensitivity(l1=5),
+        ObservedSensitivity(l2_squared=9),
+        ObservedSensitivity(cells=3),
+        ObservedSensitivity(step=3),
+    ],
 )
-def test_every_norm_that_an_account_may_use_is_judged(move: Move) -> None:
+def test_every_norm_that_an_account_may_use_is_judged(move: ObservedSensitivity) -> None:
     claimed = Sensitivity.of_cells(2, 2)
     assert move.exceeds(claimed)
-    assert not Move(4, 8, 2, 2).exceeds(claimed)
+    assert not ObservedSensitivity(4, 8, 2, 2).exceeds(claimed)
     loose = replace(claimed, cells=None, step=None)
     assert move.exceeds(loose) == (move.l1 > 4 or move.l2_squared > 8)
 
 
 def test_a_move_is_the_largest_of_each_norm() -> None:
     moves = np.array([[3, 0, 0], [-1, 1, 1], [0, 0, 0]])
-    assert Move.of(moves) == Move(3, 9, 3, 3)
-    assert Move.of(moves[:0]) == Move()
+    assert ObservedSensitivity.of(moves) == ObservedSensitivity(3, 9, 3, 3)
+    assert ObservedSensitivity.of(moves[:0]) == ObservedSensitivity()

@@ -76,6 +76,8 @@ class LabelPlan(_message.Message):
     DELTA_FIELD_NUMBER: _builtins.int
     VERIFIED_FIELD_NUMBER: _builtins.int
     QUERIES_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
+    TASK_DIGEST_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Chosen by the client, unique among its requests; empty for a request never to be resumed."""
     classes: _builtins.int
@@ -95,6 +97,11 @@ class LabelPlan(_message.Message):
     """
     queries: _builtins.int
     """How many queries follow, if not zero: another number of them is refused."""
+    task: _builtins.str
+    """A task that the service serves, and what the client takes it to be: classes, ballot and tau
+    follow from it. Both empty for a round without a task.
+    """
+    task_digest: _builtins.bytes
     def __init__(
         self,
         *,
@@ -110,10 +117,12 @@ class LabelPlan(_message.Message):
         delta: _builtins.float = ...,
         verified: _builtins.bool | None = ...,
         queries: _builtins.int = ...,
+        task: _builtins.str = ...,
+        task_digest: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_collusion", b"_collusion", "_verified", b"_verified", "collusion", b"collusion", "verified", b"verified"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_collusion", b"_collusion", "_verified", b"_verified", "answer_seconds", b"answer_seconds", "ballot", b"ballot", "classes", b"classes", "collusion", b"collusion", "delta", b"delta", "engine", b"engine", "queries", b"queries", "quorum", b"quorum", "request_id", b"request_id", "sigma", b"sigma", "tau", b"tau", "verified", b"verified"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_collusion", b"_collusion", "_verified", b"_verified", "answer_seconds", b"answer_seconds", "ballot", b"ballot", "classes", b"classes", "collusion", b"collusion", "delta", b"delta", "engine", b"engine", "queries", b"queries", "quorum", b"quorum", "request_id", b"request_id", "sigma", b"sigma", "task", b"task", "task_digest", b"task_digest", "tau", b"tau", "verified", b"verified"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__collusion: _TypeAlias = _typing.Literal["collusion"]  # noqa: Y015
     _WhichOneofArgType__collusion: _TypeAlias = _typing.Literal["_collusion", b"_collusion"]  # noqa: Y015
@@ -344,6 +353,8 @@ class RoundSummary(_message.Message):
     SIGMA_FIELD_NUMBER: _builtins.int
     OPENED_UNIX_MS_FIELD_NUMBER: _builtins.int
     COST_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
+    TASK_DIGEST_FIELD_NUMBER: _builtins.int
     round_id: _builtins.str
     state: Global___RoundState.ValueType
     reason: _builtins.str
@@ -353,6 +364,8 @@ class RoundSummary(_message.Message):
     ballot: _common_pb2.BallotKind.ValueType
     sigma: _builtins.float
     opened_unix_ms: _builtins.int
+    task: _builtins.str
+    task_digest: _builtins.bytes
     @_builtins.property
     def cost(self) -> _common_pb2.Cost: ...
     def __init__(
@@ -367,10 +380,12 @@ class RoundSummary(_message.Message):
         sigma: _builtins.float = ...,
         opened_unix_ms: _builtins.int = ...,
         cost: _common_pb2.Cost | None = ...,
+        task: _builtins.str = ...,
+        task_digest: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ballot", b"ballot", "classes", b"classes", "cost", b"cost", "opened_unix_ms", b"opened_unix_ms", "queries", b"queries", "reason", b"reason", "round_id", b"round_id", "sigma", b"sigma", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ballot", b"ballot", "classes", b"classes", "cost", b"cost", "opened_unix_ms", b"opened_unix_ms", "queries", b"queries", "reason", b"reason", "round_id", b"round_id", "sigma", b"sigma", "state", b"state", "task", b"task", "task_digest", b"task_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -401,19 +416,25 @@ class GetRoundResponse(_message.Message):
 
     ROUND_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def round(self) -> Global___RoundSummary: ...
     @_builtins.property
     def labels(self) -> Global___Labels: ...
+    @_builtins.property
+    def task(self) -> _common_pb2.Task:
+        """Its task, as it was then: the names of the labels."""
+
     def __init__(
         self,
         *,
         round: Global___RoundSummary | None = ...,
         labels: Global___Labels | None = ...,
+        task: _common_pb2.Task | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["labels", b"labels", "round", b"round"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["labels", b"labels", "round", b"round", "task", b"task"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["labels", b"labels", "round", b"round"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["labels", b"labels", "round", b"round", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -476,20 +497,13 @@ class AgentPresence(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     AGENT_FIELD_NUMBER: _builtins.int
-    CLASSES_FIELD_NUMBER: _builtins.int
-    QUERY_DTYPE_FIELD_NUMBER: _builtins.int
-    QUERY_SHAPE_FIELD_NUMBER: _builtins.int
-    BALLOTS_FIELD_NUMBER: _builtins.int
-    K_FIELD_NUMBER: _builtins.int
+    OFFERS_FIELD_NUMBER: _builtins.int
     MIN_SIGMA_FIELD_NUMBER: _builtins.int
     MIN_QUORUM_FIELD_NUMBER: _builtins.int
     MIN_COLLUSION_FIELD_NUMBER: _builtins.int
     ROUNDS_FIELD_NUMBER: _builtins.int
     MAX_HONEST_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
-    classes: _builtins.int
-    query_dtype: _common_pb2.DType.ValueType
-    k: _builtins.int
     min_sigma: _builtins.float
     min_quorum: _builtins.int
     min_collusion: _builtins.int
@@ -498,18 +512,12 @@ class AgentPresence(_message.Message):
     max_honest: _builtins.int
     """0 is any number."""
     @_builtins.property
-    def query_shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
-    @_builtins.property
-    def ballots(self) -> _containers.RepeatedScalarFieldContainer[_common_pb2.BallotKind.ValueType]: ...
+    def offers(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Offer]: ...
     def __init__(
         self,
         *,
         agent: _builtins.str = ...,
-        classes: _builtins.int = ...,
-        query_dtype: _common_pb2.DType.ValueType = ...,
-        query_shape: _abc.Iterable[_builtins.int] | None = ...,
-        ballots: _abc.Iterable[_common_pb2.BallotKind.ValueType] | None = ...,
-        k: _builtins.int = ...,
+        offers: _abc.Iterable[_common_pb2.Offer] | None = ...,
         min_sigma: _builtins.float = ...,
         min_quorum: _builtins.int = ...,
         min_collusion: _builtins.int = ...,
@@ -518,7 +526,7 @@ class AgentPresence(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "ballots", b"ballots", "classes", b"classes", "k", b"k", "max_honest", b"max_honest", "min_collusion", b"min_collusion", "min_quorum", b"min_quorum", "min_sigma", b"min_sigma", "query_dtype", b"query_dtype", "query_shape", b"query_shape", "rounds", b"rounds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "max_honest", b"max_honest", "min_collusion", b"min_collusion", "min_quorum", b"min_quorum", "min_sigma", b"min_sigma", "offers", b"offers", "rounds", b"rounds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -538,6 +546,7 @@ class GetServiceResponse(_message.Message):
     UNREADY_PARTIES_FIELD_NUMBER: _builtins.int
     LIMIT_EPSILON_AGENT_FIELD_NUMBER: _builtins.int
     LIMIT_EPSILON_INSTANCE_FIELD_NUMBER: _builtins.int
+    TASKS_FIELD_NUMBER: _builtins.int
     engine: _common_pb2.Engine.ValueType
     delta: _builtins.float
     total_epsilon_agent: _builtins.float
@@ -554,6 +563,10 @@ class GetServiceResponse(_message.Message):
     def unready_parties(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Parties that can't be reached or say that they can't work."""
 
+    @_builtins.property
+    def tasks(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Task]:
+        """Without their content: `GetTask` has it."""
+
     def __init__(
         self,
         *,
@@ -567,10 +580,11 @@ class GetServiceResponse(_message.Message):
         unready_parties: _abc.Iterable[_builtins.str] | None = ...,
         limit_epsilon_agent: _builtins.float | None = ...,
         limit_epsilon_instance: _builtins.float | None = ...,
+        tasks: _abc.Iterable[_common_pb2.Task] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_limit_epsilon_agent", b"_limit_epsilon_agent", "_limit_epsilon_instance", b"_limit_epsilon_instance", "limit_epsilon_agent", b"limit_epsilon_agent", "limit_epsilon_instance", b"limit_epsilon_instance"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit_epsilon_agent", b"_limit_epsilon_agent", "_limit_epsilon_instance", b"_limit_epsilon_instance", "agents", b"agents", "delta", b"delta", "engine", b"engine", "limit_epsilon_agent", b"limit_epsilon_agent", "limit_epsilon_instance", b"limit_epsilon_instance", "max_queries", b"max_queries", "parties", b"parties", "total_epsilon_agent", b"total_epsilon_agent", "total_epsilon_instance", b"total_epsilon_instance", "unready_parties", b"unready_parties"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit_epsilon_agent", b"_limit_epsilon_agent", "_limit_epsilon_instance", b"_limit_epsilon_instance", "agents", b"agents", "delta", b"delta", "engine", b"engine", "limit_epsilon_agent", b"limit_epsilon_agent", "limit_epsilon_instance", b"limit_epsilon_instance", "max_queries", b"max_queries", "parties", b"parties", "tasks", b"tasks", "total_epsilon_agent", b"total_epsilon_agent", "total_epsilon_instance", b"total_epsilon_instance", "unready_parties", b"unready_parties"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__limit_epsilon_agent: _TypeAlias = _typing.Literal["limit_epsilon_agent"]  # noqa: Y015
     _WhichOneofArgType__limit_epsilon_agent: _TypeAlias = _typing.Literal["_limit_epsilon_agent", b"_limit_epsilon_agent"]  # noqa: Y015

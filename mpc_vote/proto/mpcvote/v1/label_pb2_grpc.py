@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from mpc_vote.proto.mpcvote.v1 import common_pb2 as mpcvote_dot_v1_dot_common__pb2
 from mpc_vote.proto.mpcvote.v1 import label_pb2 as mpcvote_dot_v1_dot_label__pb2
 
 GRPC_GENERATED_VERSION = '1.75.1'
@@ -55,6 +56,11 @@ class LabelServiceStub(object):
                 request_serializer=mpcvote_dot_v1_dot_label__pb2.GetServiceRequest.SerializeToString,
                 response_deserializer=mpcvote_dot_v1_dot_label__pb2.GetServiceResponse.FromString,
                 _registered_method=True)
+        self.GetTask = channel.unary_unary(
+                '/mpcvote.v1.LabelService/GetTask',
+                request_serializer=mpcvote_dot_v1_dot_common__pb2.GetTaskRequest.SerializeToString,
+                response_deserializer=mpcvote_dot_v1_dot_common__pb2.GetTaskResponse.FromString,
+                _registered_method=True)
 
 
 class LabelServiceServicer(object):
@@ -83,8 +89,14 @@ class LabelServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetService(self, request, context):
-        """Which agents attend, what they can answer, and which defaults apply.
+        """Which agents attend, what they can answer, which tasks there are, and which defaults apply.
         """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetTask(self, request, context):
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -111,6 +123,11 @@ def add_LabelServiceServicer_to_server(servicer, server):
                     servicer.GetService,
                     request_deserializer=mpcvote_dot_v1_dot_label__pb2.GetServiceRequest.FromString,
                     response_serializer=mpcvote_dot_v1_dot_label__pb2.GetServiceResponse.SerializeToString,
+            ),
+            'GetTask': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTask,
+                    request_deserializer=mpcvote_dot_v1_dot_common__pb2.GetTaskRequest.FromString,
+                    response_serializer=mpcvote_dot_v1_dot_common__pb2.GetTaskResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -222,6 +239,33 @@ class LabelService(object):
             '/mpcvote.v1.LabelService/GetService',
             mpcvote_dot_v1_dot_label__pb2.GetServiceRequest.SerializeToString,
             mpcvote_dot_v1_dot_label__pb2.GetServiceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTask(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mpcvote.v1.LabelService/GetTask',
+            mpcvote_dot_v1_dot_common__pb2.GetTaskRequest.SerializeToString,
+            mpcvote_dot_v1_dot_common__pb2.GetTaskResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -5,6 +5,7 @@ The client's side: public queries in, labels and their cost out."""
 
 from collections import abc as _abc
 from grpc import aio as _aio
+from mpc_vote.proto.mpcvote.v1 import common_pb2 as _common_pb2
 from mpc_vote.proto.mpcvote.v1 import label_pb2 as _label_pb2
 import abc as _abc_1
 import grpc as _grpc
@@ -41,7 +42,8 @@ class LabelServiceStub:
     """The state, and if complete the labels, of a round that this client asked for."""
     ListRounds: _grpc.UnaryUnaryMultiCallable[_label_pb2.ListRoundsRequest, _label_pb2.ListRoundsResponse]
     GetService: _grpc.UnaryUnaryMultiCallable[_label_pb2.GetServiceRequest, _label_pb2.GetServiceResponse]
-    """Which agents attend, what they can answer, and which defaults apply."""
+    """Which agents attend, what they can answer, which tasks there are, and which defaults apply."""
+    GetTask: _grpc.UnaryUnaryMultiCallable[_common_pb2.GetTaskRequest, _common_pb2.GetTaskResponse]
 
 @_typing.type_check_only
 class LabelServiceAsyncStub(LabelServiceStub):
@@ -56,7 +58,8 @@ class LabelServiceAsyncStub(LabelServiceStub):
     """The state, and if complete the labels, of a round that this client asked for."""
     ListRounds: _aio.UnaryUnaryMultiCallable[_label_pb2.ListRoundsRequest, _label_pb2.ListRoundsResponse]  # type: ignore[assignment]
     GetService: _aio.UnaryUnaryMultiCallable[_label_pb2.GetServiceRequest, _label_pb2.GetServiceResponse]  # type: ignore[assignment]
-    """Which agents attend, what they can answer, and which defaults apply."""
+    """Which agents attend, what they can answer, which tasks there are, and which defaults apply."""
+    GetTask: _aio.UnaryUnaryMultiCallable[_common_pb2.GetTaskRequest, _common_pb2.GetTaskResponse]  # type: ignore[assignment]
 
 class LabelServiceServicer(metaclass=_abc_1.ABCMeta):
     """Served by the coordinator to certificates of role `client`."""
@@ -92,6 +95,13 @@ class LabelServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _label_pb2.GetServiceRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_label_pb2.GetServiceResponse, _abc.Awaitable[_label_pb2.GetServiceResponse]]:
-        """Which agents attend, what they can answer, and which defaults apply."""
+        """Which agents attend, what they can answer, which tasks there are, and which defaults apply."""
+
+    @_abc_1.abstractmethod
+    def GetTask(
+        self,
+        request: _common_pb2.GetTaskRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_common_pb2.GetTaskResponse, _abc.Awaitable[_common_pb2.GetTaskResponse]]: ...
 
 def add_LabelServiceServicer_to_server(servicer: LabelServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -9,7 +9,7 @@ import pytest
 
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.learning.baselines.centralised import (
-    Reference,
+    CentralTotals,
     pate,
     pool,
     private_knn,
@@ -83,7 +83,7 @@ def test_private_knn_finds_the_nearest_of_all_where_all_are_sampled() -> None:
     assert flipped.release(0).tolist() == [0, 2]
 
 
-def _sampled(pooled: Dataset, sampling: float, k: int = 10) -> Reference:
+def _sampled(pooled: Dataset, sampling: float, k: int = 10) -> CentralTotals:
     asked = np.tile(np.array([[6.0, 0.0]], np.float32), (400, 1))
     return private_knn(pooled, asked, k, sampling, sigma=3.0, seed=5)
 

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from mpc_vote.learning.baselines.common_model import flatten, predict_logits
-from mpc_vote.learning.baselines.dp_sgd import ClippedDescent, dp_fed_sgd
+from mpc_vote.learning.baselines.dp_sgd import DpSgdRecipe, dp_fed_sgd
 from mpc_vote.learning.nets.networks import Architecture
 from mpc_vote.learning.nets.stacked_networks import Labelled, StackedLinear, StackedNetwork
 from mpc_vote.privacy import Clipped, Level, PoissonGaussian, epsilon, epsilons
@@ -44,7 +44,7 @@ def test_a_step_is_the_mean_of_clipped_gradients_of_single_records(
         for count in (4, 7)
     ]
     start = _network(kind, shape, width)
-    network, _ = dp_fed_sgd(start, data, ClippedDescent(1, 1.0, 0.3, clip), _HARDLY, 0)
+    network, _ = dp_fed_sgd(start, data, DpSgdRecipe(1, 1.0, 0.3, clip), _HARDLY, 0)
     total = torch.zeros_like(flatten(start)[0])
     for x, y in data:
         for point, label in zip(torch.from_numpy(x), torch.from_numpy(y), strict=True):
@@ -59,14 +59,14 @@ def test_a_step_is_the_mean_of_clipped_gradients_of_single_records(
 
 def test_it_does_not_matter_which_agent_holds_a_record() -> None:
     x, y = _blobs(30, 0)
-    plan = ClippedDescent(3, 0.5, 1.0, 1.0, momentum=0.5)
+    plan = DpSgdRecipe(3, 0.5, 1.0, 1.0, momentum=0.5)
     pooled, _ = dp_fed_sgd(StackedLinear(1, 2, 3), [(x, y)], plan, 1.0, 0)
     apart, _ = dp_fed_sgd(StackedLinear(1, 2, 3), [(x[:5], y[:5]), (x[5:], y[5:])], plan, 1.0, 0)
     assert torch.equal(flatten(pooled), flatten(apart))
 
 
 def test_records_are_learnt_with_privacy() -> None:
-    plan = ClippedDescent(20, 0.5, 2.0, 0.5, momentum=0.5)
+    plan = DpSgdRecipe(20, 0.5, 2.0, 0.5, momentum=0.5)
     noise = plan.noise_for(1.0, 1e-4)
     data = [_blobs(400, 0), _blobs(300, 1)]
     network, mechanism = dp_fed_sgd(StackedLinear(1, 2, 3), data, plan, noise, 0)
@@ -77,7 +77,7 @@ def test_records_are_learnt_with_privacy() -> None:
 
 
 def test_the_cost_is_that_of_sampled_records_without_a_bound_for_agents() -> None:
-    plan = ClippedDescent(5, 0.2, 1.0, 0.5)
+    plan = DpSgdRecipe(5, 0.2, 1.0, 0.5)
     _, mechanism = dp_fed_sgd(StackedLinear(1, 2, 3), [_blobs(9, 0)], plan, 2.0, 0)
     assert mechanism == plan.mechanism(2.0)
     assert mechanism == PoissonGaussian(5, 0.2, 2.0, None, Clipped(1.0))
@@ -89,7 +89,7 @@ def test_no_record_moves_the_model_by_more_than_the_clip(poison: float) -> None:
     x, y = _blobs(20, 0)
     bad = x.copy()
     bad[7] = poison
-    plan = ClippedDescent(1, 1.0, 3.0, 0.25)
+    plan = DpSgdRecipe(1, 1.0, 3.0, 0.25)
     honest, changed = (
         dp_fed_sgd(StackedLinear(1, 2, 3), [(given, y)], plan, _HARDLY, 0)[0] for given in (x, bad)
     )
@@ -98,7 +98,7 @@ def test_no_record_moves_the_model_by_more_than_the_clip(poison: float) -> None:
 
 
 def test_the_noise_and_the_divisor_are_the_same_whatever_the_sample() -> None:
-    plan = ClippedDescent(4, 1e-4, 0.5, 2.0)
+    plan = DpSgdRecipe(4, 1e-4, 0.5, 2.0)
     network, _ = dp_fed_sgd(StackedLinear(1, 2, 4000), [_blobs(10, 0)], plan, 3.0, 0)
     expected = 0.5 * math.sqrt(4) * 3 * 2 / (1e-4 * 10)
     assert flatten(network).std().item() == pytest.approx(expected, rel=0.03)
@@ -107,10 +107,10 @@ def test_the_noise_and_the_divisor_are_the_same_whatever_the_sample() -> None:
 def test_samples_vary_about_their_expected_size() -> None:
     """All records are the same: the step tells how many took part."""
     x, y = np.ones((64, 2), np.float32), np.zeros(64, np.int64)
-    plan = ClippedDescent(1, 0.25, 1.0, 1e6)
+    plan = DpSgdRecipe(1, 0.25, 1.0, 1e6)
     sizes = []
     whole = flatten(
-        dp_fed_sgd(StackedLinear(1, 2, 3), [(x, y)], ClippedDescent(1, 1.0, 1.0, 1e6), 1e-12, 0)[0]
+        dp_fed_sgd(StackedLinear(1, 2, 3), [(x, y)], DpSgdRecipe(1, 1.0, 1.0, 1e6), 1e-12, 0)[0]
     )
     for seed in range(12):
         network, _ = dp_fed_sgd(StackedLinear(1, 2, 3), [(x, y)], plan, 1e-12, seed)
@@ -121,7 +121,7 @@ def test_samples_vary_about_their_expected_size() -> None:
 
 
 def test_the_result_depends_on_arguments_and_seed_alone() -> None:
-    start, plan = StackedLinear(1, 2, 3), ClippedDescent(3, 0.5, 1.0, 1.0)
+    start, plan = StackedLinear(1, 2, 3), DpSgdRecipe(3, 0.5, 1.0, 1.0)
     before = torch.random.get_rng_state()
     told: list[tuple[int, int]] = []
 
@@ -145,13 +145,13 @@ def test_the_result_depends_on_arguments_and_seed_alone() -> None:
 
 def test_impossible_plans_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one step"):
-        ClippedDescent(0, 0.5, 1.0, 1.0)
+        DpSgdRecipe(0, 0.5, 1.0, 1.0)
     with pytest.raises(ValueError, match="probability"):
-        ClippedDescent(1, 0.0, 1.0, 1.0)
+        DpSgdRecipe(1, 0.0, 1.0, 1.0)
     with pytest.raises(ValueError, match="positive"):
-        ClippedDescent(1, 0.5, 1.0, 0.0)
+        DpSgdRecipe(1, 0.5, 1.0, 0.0)
     with pytest.raises(ValueError, match="no records"):
-        dp_fed_sgd(StackedLinear(1, 2, 3), [], ClippedDescent(1, 0.5, 1.0, 1.0), 1.0, 0)
+        dp_fed_sgd(StackedLinear(1, 2, 3), [], DpSgdRecipe(1, 0.5, 1.0, 1.0), 1.0, 0)
     x, y = _blobs(5, 0)
     with pytest.raises(ValueError, match="5 points and 4 labels"):
-        dp_fed_sgd(StackedLinear(1, 2, 3), [(x, y[:4])], ClippedDescent(1, 0.5, 1, 1), 1.0, 0)
+        dp_fed_sgd(StackedLinear(1, 2, 3), [(x, y[:4])], DpSgdRecipe(1, 0.5, 1, 1), 1.0, 0)

@@ -11,15 +11,15 @@ import torch
 
 from mpc_vote.data.embedded import load_embedded
 from mpc_vote.learning.baselines.common_model import flatten, predict_logits
-from mpc_vote.learning.baselines.fedavg import Averaging, ClippedAveraging, dp_fed_avg, fed_avg
+from mpc_vote.learning.baselines.fedavg import DpFedAvgRecipe, FedAvgRecipe, dp_fed_avg, fed_avg
 from mpc_vote.learning.nets.networks import Architecture
 from mpc_vote.learning.nets.stacked_networks import Labelled, StackedLinear, StackedNetwork
-from mpc_vote.learning.nets.stacked_training import Batch, Recipe, classify
+from mpc_vote.learning.nets.stacked_training import StackBatch, StackRecipe, classify
 from mpc_vote.privacy import Clipped, Level, PoissonGaussian, epsilons
 
-_STEP = Recipe(steps=1, batch=40, rate=0.5, adam=False)
-_LOCAL = Recipe(steps=5, batch=20, rate=1.0, adam=False)
-_STILL = Recipe(steps=1, batch=1, rate=1e-30, adam=False)
+_STEP = StackRecipe(steps=1, batch=40, rate=0.5, adam=False)
+_LOCAL = StackRecipe(steps=5, batch=20, rate=1.0, adam=False)
+_STILL = StackRecipe(steps=1, batch=1, rate=1e-30, adam=False)
 _HARDLY = 1e-9
 
 
@@ -51,14 +51,14 @@ def _same(first: torch.nn.Module, second: torch.nn.Module) -> bool:
 
 def test_one_local_step_each_is_a_step_on_all_points_together() -> None:
     data = [_blobs(20, 0, (0, 1)), _blobs(40, 1, (1, 2)), _blobs(10, 2, (0,))]
-    network = fed_avg(_linear(1), _linear, data, classify(), Averaging(1, _STEP), 0)
+    network = fed_avg(_linear(1), _linear, data, classify(), FedAvgRecipe(1, _STEP), 0)
     pooled = (np.concatenate([x for x, _ in data]), np.concatenate([y for _, y in data]))
     together = fed_avg(
         _linear(1),
         _linear,
         [pooled],
         classify(),
-        Averaging(1, replace(_STEP, batch=70)),
+        FedAvgRecipe(1, replace(_STEP, batch=70)),
         0,
     )
     assert torch.allclose(flatten(network), flatten(together), atol=1e-6)
@@ -68,7 +68,7 @@ def test_rates_fade_and_momentum_carries_on() -> None:
     data, start = _skewed(3), _linear(1)
 
     def moved(rounds: int, fade: float, momentum: float) -> torch.Tensor:
-        plan = Averaging(rounds, replace(_STEP, rate=1e-3), fade=fade, momentum=momentum)
+        plan = FedAvgRecipe(rounds, replace(_STEP, rate=1e-3), fade=fade, momentum=momentum)
         return flatten(fed_avg(start, _linear, data, classify(), plan, 0))
 
     # So small a rate leaves the gradient as it was.
@@ -79,13 +79,13 @@ def test_rates_fade_and_momentum_carries_on() -> None:
 
 @pytest.mark.parametrize("sampling", [1.0, 0.5])
 def test_agents_that_each_lack_a_class_learn_all_of_them(sampling: float) -> None:
-    plan = Averaging(20, _LOCAL, sampling)
+    plan = FedAvgRecipe(20, _LOCAL, sampling)
     network = fed_avg(_linear(1), _linear, _skewed(9), classify(), plan, 1)
     assert _accuracy(network) > 0.95
 
 
 def test_many_agents_learn_with_privacy() -> None:
-    plan = ClippedAveraging(10, _LOCAL, clip=1.0)
+    plan = DpFedAvgRecipe(10, _LOCAL, clip=1.0)
     noise = plan.noise_for(4.0, 1e-3)
     network, mechanism = dp_fed_avg(_linear(1), _linear, _skewed(120), classify(), plan, noise, 1)
     assert _accuracy(network) > 0.9
@@ -94,7 +94,7 @@ def test_many_agents_learn_with_privacy() -> None:
 
 
 def test_the_cost_is_that_of_sampled_agents_and_of_any_change_to_one_for_a_record() -> None:
-    plan = ClippedAveraging(7, _LOCAL, 0.3, clip=2.0)
+    plan = DpFedAvgRecipe(7, _LOCAL, 0.3, clip=2.0)
     _, mechanism = dp_fed_avg(_linear(1), _linear, _skewed(3), classify(), plan, 1.5, 0)
     assert mechanism == PoissonGaussian(7, 0.3, 1.5, Clipped(1.0), Clipped(1.0, replaced=True))
     assert mechanism == plan.mechanism(1.5)
@@ -102,7 +102,7 @@ def test_the_cost_is_that_of_sampled_agents_and_of_any_change_to_one_for_a_recor
 
 @pytest.mark.parametrize("poison", [1e4, 3e38])
 def test_no_agent_moves_the_model_by_more_than_the_clip(poison: float) -> None:
-    plan = ClippedAveraging(1, _LOCAL, clip=0.25)
+    plan = DpFedAvgRecipe(1, _LOCAL, clip=0.25)
     data = _skewed(5)
     x, y = data[2]
     poisoned = [*data[:2], (np.full_like(x, poison), y), *data[3:]]
@@ -117,14 +117,14 @@ def test_no_agent_moves_the_model_by_more_than_the_clip(poison: float) -> None:
 
 def test_the_noise_falls_on_the_sum_of_clipped_differences() -> None:
     stack = lambda agents: StackedLinear(agents, 2, 4000)  # noqa: E731
-    plan = ClippedAveraging(4, _STILL, clip=2.0)
+    plan = DpFedAvgRecipe(4, _STILL, clip=2.0)
     network, _ = dp_fed_avg(stack(1), stack, _skewed(10), classify(), plan, 3.0, 0)
     assert flatten(network).std().item() == pytest.approx(math.sqrt(4) * 3 * 2 / 10, rel=0.03)
 
 
 def test_the_divisor_is_the_expected_number_whoever_takes_part() -> None:
     stack = lambda agents: StackedLinear(agents, 2, 4000)  # noqa: E731
-    plan = ClippedAveraging(1, _STILL, 1e-4, clip=1.0)
+    plan = DpFedAvgRecipe(1, _STILL, 1e-4, clip=1.0)
     network, _ = dp_fed_avg(stack(1), stack, _skewed(10), classify(), plan, 2.0, 0)
     assert flatten(network).std().item() == pytest.approx(2 / (1e-4 * 10), rel=0.03)
 
@@ -132,7 +132,7 @@ def test_the_divisor_is_the_expected_number_whoever_takes_part() -> None:
 def test_a_sampled_round_is_over_the_expected_number() -> None:
     """All agents have the same data and noise is next to none: only who took part varies."""
     data = [_blobs(40, 0)] * 16
-    plan = ClippedAveraging(1, _STEP, 0.25, clip=10.0)
+    plan = DpFedAvgRecipe(1, _STEP, 0.25, clip=10.0)
     whole, _ = dp_fed_avg(
         _linear(1), _linear, data, classify(), replace(plan, sampling=1.0), _HARDLY, 0
     )
@@ -147,12 +147,12 @@ def test_a_sampled_round_is_over_the_expected_number() -> None:
 
 def test_without_privacy_a_round_without_agents_changes_nothing() -> None:
     start = _linear(1)
-    network = fed_avg(start, _linear, _skewed(3), classify(), Averaging(2, _LOCAL, 1e-9), 0)
+    network = fed_avg(start, _linear, _skewed(3), classify(), FedAvgRecipe(2, _LOCAL, 1e-9), 0)
     assert _same(network, start)
 
 
 def test_the_result_depends_on_arguments_and_seed_alone() -> None:
-    plan, start = ClippedAveraging(3, _LOCAL, 0.6), _linear(1)
+    plan, start = DpFedAvgRecipe(3, _LOCAL, 0.6), _linear(1)
     before = torch.random.get_rng_state()
 
     def run(seed: int, workers: int = 1) -> StackedLinear:
@@ -170,13 +170,13 @@ def test_the_result_depends_on_arguments_and_seed_alone() -> None:
 def test_a_loss_sees_public_points_and_the_share_of_all_rounds() -> None:
     seen: list[tuple[float, tuple[int, ...]]] = []
 
-    def loss(network: StackedLinear, batch: Batch) -> torch.Tensor:
+    def loss(network: StackedLinear, batch: StackBatch) -> torch.Tensor:
         seen.append((batch.done, tuple(batch.public.shape)))
         return classify()(network, batch) + network(batch.public).square().mean(dim=(1, 2))
 
-    local = Recipe(steps=2, batch=8, rate=0.1, adam=False, public_batch=6)
+    local = StackRecipe(steps=2, batch=8, rate=0.1, adam=False, public_batch=6)
     public = _blobs(30, 5)[0]
-    fed_avg(_linear(1), _linear, _skewed(4), loss, Averaging(2, local), 0, public=public)
+    fed_avg(_linear(1), _linear, _skewed(4), loss, FedAvgRecipe(2, local), 0, public=public)
     assert seen == [(share, (4, 6, 2)) for share in (0, 0.25, 0.5, 0.75)]
 
 
@@ -189,7 +189,7 @@ def test_images_learn_with_a_small_convolutional_network() -> None:
     start = stack(1)
     start.draw(0, [0])
     told: list[tuple[int, int]] = []
-    plan = Averaging(4, Recipe(steps=8, batch=16, rate=0.2, adam=False), 0.7)
+    plan = FedAvgRecipe(4, StackRecipe(steps=8, batch=16, rate=0.2, adam=False), 0.7)
     network = fed_avg(
         start,
         stack,
@@ -206,16 +206,16 @@ def test_images_learn_with_a_small_convolutional_network() -> None:
 
 def test_impossible_plans_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one round"):
-        Averaging(0, _LOCAL)
+        FedAvgRecipe(0, _LOCAL)
     with pytest.raises(ValueError, match="probability"):
-        Averaging(1, _LOCAL, 1.5)
+        FedAvgRecipe(1, _LOCAL, 1.5)
     with pytest.raises(ValueError, match="momentum"):
-        Averaging(1, _LOCAL, momentum=1.0)
+        FedAvgRecipe(1, _LOCAL, momentum=1.0)
     with pytest.raises(ValueError, match="clip"):
-        ClippedAveraging(1, _LOCAL, clip=0.0)
+        DpFedAvgRecipe(1, _LOCAL, clip=0.0)
     with pytest.raises(ValueError, match="no agents"):
-        fed_avg(_linear(1), _linear, [], classify(), Averaging(1, _LOCAL), 0)
+        fed_avg(_linear(1), _linear, [], classify(), FedAvgRecipe(1, _LOCAL), 0)
     with pytest.raises(ValueError, match="exactly one"):
-        fed_avg(_linear(2), _linear, _skewed(3), classify(), Averaging(1, _LOCAL), 0)
+        fed_avg(_linear(2), _linear, _skewed(3), classify(), FedAvgRecipe(1, _LOCAL), 0)
     with pytest.raises(ValueError, match="noise_multiplier"):
-        dp_fed_avg(_linear(1), _linear, _skewed(3), classify(), ClippedAveraging(1, _LOCAL), 0.0, 0)
+        dp_fed_avg(_linear(1), _linear, _skewed(3), classify(), DpFedAvgRecipe(1, _LOCAL), 0.0, 0)

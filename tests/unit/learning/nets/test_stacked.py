@@ -14,8 +14,8 @@ from mpc_vote.data.embedded import load_embedded
 from mpc_vote.learning.nets.networks import Architecture
 from mpc_vote.learning.nets.stacked_networks import Labelled, StackedLinear, StackedNetwork, fresh
 from mpc_vote.learning.nets.stacked_training import (
-    Batch,
-    Recipe,
+    StackBatch,
+    StackRecipe,
     chunked,
     classify,
     cross_entropy,
@@ -49,9 +49,9 @@ def _alike(one: nn.Module, place: int, other: nn.Module, other_place: int) -> bo
 @pytest.mark.parametrize("architecture", [IMAGES, VECTORS], ids=["images", "vectors"])
 def test_an_agent_gets_the_same_bits_in_any_company(architecture: Architecture) -> None:
     data = _deal(11, 60, vectors=architecture is VECTORS)
-    recipe = Recipe(6, 16, 4e-3, decay=0.1, augment=architecture is IMAGES, public_batch=8)
+    recipe = StackRecipe(6, 16, 4e-3, decay=0.1, augment=architecture is IMAGES, public_batch=8)
 
-    def loss(network: StackedNetwork, batch: Batch) -> torch.Tensor:
+    def loss(network: StackedNetwork, batch: StackBatch) -> torch.Tensor:
         own = cross_entropy(network(batch.x), batch.y, 0.0).mean(dim=1)
         return own + network(batch.public).square().mean(dim=(1, 2))
 
@@ -72,7 +72,7 @@ def test_an_agent_gets_the_same_bits_in_any_company(architecture: Architecture) 
 
 def test_threads_chunks_and_the_global_generator_change_nothing() -> None:
     data = _deal(17, 40, vectors=True)
-    recipe = Recipe(5, 8, 4e-3)
+    recipe = StackRecipe(5, 8, 4e-3)
     told: list[tuple[int, int]] = []
 
     def run(workers: int, seed: int = 1) -> np.ndarray:
@@ -118,7 +118,7 @@ def test_agents_learn_their_digits_from_unequal_numbers_of_points() -> None:
     data = _deal(4, 300)
     data[1] = (data[1][0][:120], data[1][1][:120])
     data[2] = (data[2][0][:7], data[2][1][:7])
-    recipe = Recipe(150, 32, 4e-3, decay=0.1, augment=True)
+    recipe = StackRecipe(150, 32, 4e-3, decay=0.1, augment=True)
     chunks = train_agents(
         lambda agents: fresh(IMAGES, 0, agents, data), data, classify(0.05), recipe, 0
     )
@@ -136,13 +136,13 @@ def test_a_plain_step_goes_down_the_gradient_of_each_agent() -> None:
     before = [value.detach().clone() for value in network.parameters()]
     gradients: list[tuple[torch.Tensor, ...]] = []
 
-    def loss(stack: StackedNetwork, batch: Batch) -> torch.Tensor:
+    def loss(stack: StackedNetwork, batch: StackBatch) -> torch.Tensor:
         losses = classify()(stack, batch)
         parameters = tuple(stack.parameters())
         gradients.append(torch.autograd.grad(losses.sum(), parameters, retain_graph=True))
         return losses
 
-    train(network, data, loss, Recipe(1, 30, 0.5, decay=0.1, adam=False), 0, range(3))
+    train(network, data, loss, StackRecipe(1, 30, 0.5, decay=0.1, adam=False), 0, range(3))
     after = list(network.parameters())
     for old, new, slope in zip(before, after, gradients[0], strict=True):
         assert torch.equal(old[0], old[2])
@@ -155,14 +155,14 @@ def test_a_pass_shows_each_point_once_with_its_label_and_public_rows_name_their_
     x = np.arange(count, dtype=np.float32)[:, None] + np.float32([[0.0, 0.5]])
     data = [(x, np.arange(count) % 2), (x + 100, np.arange(count) % 2)]
     public = -np.arange(1, 11, dtype=np.float32)[:, None] * np.float32([[1.0, 2.0]])
-    batches: list[Batch] = []
+    batches: list[StackBatch] = []
 
-    def loss(network: StackedNetwork, batch: Batch) -> torch.Tensor:
+    def loss(network: StackedNetwork, batch: StackBatch) -> torch.Tensor:
         batches.append(batch)
         return classify()(network, batch)
 
     architecture = Architecture("mlp", (2,), 2, 4)
-    recipe = Recipe(6, 8, 1e-3, public_batch=5)
+    recipe = StackRecipe(6, 8, 1e-3, public_batch=5)
     train(fresh(architecture, 0, range(2), data), data, loss, recipe, 0, range(2), public)
     for half in (batches[:3], batches[3:]):
         seen = torch.cat([batch.x[1, :, 0] for batch in half])
@@ -176,13 +176,13 @@ def test_a_pass_shows_each_point_once_with_its_label_and_public_rows_name_their_
 
 def test_warping_moves_images_a_little_and_differently_for_each_agent() -> None:
     data = _deal(1, 20) * 2
-    batches: list[Batch] = []
+    batches: list[StackBatch] = []
 
-    def loss(network: StackedNetwork, batch: Batch) -> torch.Tensor:
+    def loss(network: StackedNetwork, batch: StackBatch) -> torch.Tensor:
         batches.append(batch)
         return classify()(network, batch)
 
-    recipe = Recipe(2, 20, 1e-3, augment=True)
+    recipe = StackRecipe(2, 20, 1e-3, augment=True)
     train(fresh(IMAGES, 0, range(2), data), data, loss, recipe, 0, range(2))
     first = batches[0].x.flatten(2)
     ink = torch.from_numpy(data[0][0]).sum()
@@ -199,12 +199,12 @@ def test_a_loss_may_bring_a_head_of_its_own_and_leave_parameters_out() -> None:
             self.domain = StackedLinear(len(agents), 128, 2)
             self.idle = StackedLinear(len(agents), 3, 3)
 
-    def loss(both: TwoHeads, batch: Batch) -> torch.Tensor:
+    def loss(both: TwoHeads, batch: StackBatch) -> torch.Tensor:
         logits = both.domain(both.network.features(batch.x))
         return cross_entropy(logits, batch.y % 2, 0.0).mean(dim=1)
 
     data = _deal(2, 40, vectors=True)
-    both, _ = train_chunk(TwoHeads, data, loss, Recipe(30, 20, 1e-2), 0, range(2))
+    both, _ = train_chunk(TwoHeads, data, loss, StackRecipe(30, 20, 1e-2), 0, range(2))
     x = torch.from_numpy(np.stack([x for x, _ in data]))
     odd = both.domain(both.network.features(x)).argmax(dim=2).numpy()
     assert (odd == np.stack([y for _, y in data]) % 2).mean() > 0.9
@@ -230,16 +230,16 @@ def test_every_agent_is_in_one_chunk() -> None:
 def test_bad_input_is_refused_with_what_to_do() -> None:
     data = _deal(2, 10, vectors=True)
     network = fresh(VECTORS, 0, range(2), data)
-    recipe = Recipe(1, 4, 1e-3)
+    recipe = StackRecipe(1, 4, 1e-3)
     empty = [data[0], (data[1][0][:0], data[1][1][:0])]
     with pytest.raises(ValueError, match="agent 1 has 0 points"):
         train(network, empty, classify(), recipe, 0, range(2))
     with pytest.raises(ValueError, match="one figure per agent"):
         train(network, data, lambda stack, batch: batch.x.mean(), recipe, 0, range(2))
     with pytest.raises(ValueError, match="public points"):
-        train(network, data, classify(), Recipe(1, 4, 1e-3, public_batch=2), 0, range(2))
+        train(network, data, classify(), StackRecipe(1, 4, 1e-3, public_batch=2), 0, range(2))
     with pytest.raises(ValueError, match="must be positive"):
-        Recipe(0, 4, 1e-3)
+        StackRecipe(0, 4, 1e-3)
     with pytest.raises(ValueError, match="no agents"):
         in_chunks(lambda agents: (0, 0.0), 0)
     with pytest.raises(ValueError, match="at least one agent"):

@@ -11,7 +11,7 @@ import torch
 from mpc_vote.data.embedded import load_embedded
 from mpc_vote.learning.features.maps import strokes
 from mpc_vote.learning.query_selection import representatives
-from mpc_vote.learning.students.propagation import Propagation, propagate
+from mpc_vote.learning.students.propagation import PropagatedLabels, propagate
 from mpc_vote.learning.students.semi_supervised import SemiSupervisedRecipe, train_semi_supervised
 from mpc_vote.learning.students.supervised import Student
 
@@ -106,7 +106,7 @@ def test_the_order_of_points_does_not_matter_and_equal_points_do_no_harm() -> No
     asked = np.arange(30, dtype=np.int64)
     moved = np.argsort(order)[asked]
 
-    def close(a: Propagation, b: Propagation) -> None:
+    def close(a: PropagatedLabels, b: PropagatedLabels) -> None:
         np.testing.assert_allclose(a.cleaned, b.cleaned, atol=1e-3)
         assert np.mean(np.abs(a.scores - b.scores)) < 1e-3
 

@@ -9,7 +9,12 @@ from mpc_vote.data.embedded import load_embedded
 from mpc_vote.learning.features.maps import strokes
 from mpc_vote.learning.nets.networks import Architecture
 from mpc_vote.learning.nets.stacked_networks import Labelled, fresh
-from mpc_vote.learning.nets.stacked_training import Recipe, classify, predict_scores, train_agents
+from mpc_vote.learning.nets.stacked_training import (
+    StackRecipe,
+    classify,
+    predict_scores,
+    train_agents,
+)
 from mpc_vote.learning.voters.abstention import (
     ABSTAIN,
     train_abstaining,
@@ -51,7 +56,7 @@ def test_agents_abstain_on_what_they_never_saw_and_vote_on_the_rest(
         lambda agents: fresh(architecture, 0, agents, data),
         data,
         classify(),
-        Recipe(100, 32, 5e-3),
+        StackRecipe(100, 32, 5e-3),
         0,
     )
     careless = predict_scores(plain, public).argmax(axis=2)

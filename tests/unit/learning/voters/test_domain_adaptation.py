@@ -14,8 +14,8 @@ from mpc_vote.data.embedded import load_embedded
 from mpc_vote.learning.nets.networks import Architecture
 from mpc_vote.learning.nets.stacked_networks import StackedNetwork
 from mpc_vote.learning.nets.stacked_training import (
-    Batch,
-    Recipe,
+    StackBatch,
+    StackRecipe,
     predict_scores,
     train,
     train_agents,
@@ -23,7 +23,7 @@ from mpc_vote.learning.nets.stacked_training import (
 from mpc_vote.learning.voters.domain_adaptation import (
     AdversarialNetwork,
     ConditionalNetwork,
-    Statistics,
+    DomainStatistics,
     adversarial,
     fresh_adversarial,
     ink,
@@ -48,9 +48,9 @@ def two_domains(
     return x[:rows], y[:rows], x[rows:], y[rows:]
 
 
-def batch_of(seed: int, done: float, agents: int = 2, public: int = 7) -> Batch:
+def batch_of(seed: int, done: float, agents: int = 2, public: int = 7) -> StackBatch:
     draws = torch.Generator().manual_seed(seed)
-    return Batch(
+    return StackBatch(
         agents=range(agents),
         x=torch.randn(agents, 5, 6, generator=draws),
         y=torch.randint(3, (agents, 5), generator=draws),
@@ -167,7 +167,7 @@ def test_adversarial_training_hides_the_domain_from_a_fresh_judge(
     agents, told = range(6), {}
     for strength in (0.0, 1.0):
         network = fresh_adversarial(kind, SMALL, 0, agents)
-        recipe = Recipe(400, 32, 1e-2, public_batch=32)
+        recipe = StackRecipe(400, 32, 1e-2, public_batch=32)
         train(network, [(x, y)] * 6, adversarial(0.0, strength), recipe, 0, agents, public)
         with torch.no_grad():
             both = torch.from_numpy(np.concatenate([x, public]))[None]
@@ -192,7 +192,7 @@ def test_training_is_the_same_twice_and_leaves_global_randomness_alone() -> None
         def start(agents: Sequence[int]) -> ConditionalNetwork:
             return fresh_adversarial(ConditionalNetwork, SMALL, 7, agents)
 
-        recipe = Recipe(20, 8, 1e-2, public_batch=8)
+        recipe = StackRecipe(20, 8, 1e-2, public_batch=8)
         loss = adversarial(0.05, 0.3)
         chunks = train_agents(start, [(x, y)] * 3, loss, recipe, 7, public=public)
         return predict_scores(chunks, public)
@@ -233,13 +233,13 @@ def test_statistics_bring_two_domains_together_without_blowing_up() -> None:
     here = draws.normal(0, 1, (500, 4)).astype(np.float32)
     there = (draws.normal(0, 1, (500, 4)) * [1, 2, 0.5, 1] + [0, 3, -2, 5]).astype(np.float32)
     here[:, 3] = 0
-    one, other = Statistics.of(here).apply(here), Statistics.of(there).apply(there)
+    one, other = DomainStatistics.of(here).apply(here), DomainStatistics.of(there).apply(there)
     assert np.abs(one.mean(axis=0) - other.mean(axis=0)).max() < 1e-3
     assert other.std(axis=0).max() < 1
-    assert np.isfinite(Statistics.of(here).apply(there)).all()
-    assert np.abs(Statistics.of(here).apply(there)).max() < 50
+    assert np.isfinite(DomainStatistics.of(here).apply(there)).all()
+    assert np.abs(DomainStatistics.of(here).apply(there)).max() < 50
     with pytest.raises(ValueError, match="at least one"):
-        Statistics.of(here[:0])
+        DomainStatistics.of(here[:0])
 
 
 def test_neighbours_are_the_nearest_others() -> None:

@@ -43,7 +43,7 @@ def win_probability(leads: Sequence[float], noise: float, repeats: Sequence[int]
     product = np.ones_like(_Z)
     for lead, times in zip(leads, repeats or [1] * len(leads), strict=True):
         product *= _normal(_Z + min(max(lead / noise, -_FAR), _FAR)) ** times
-    return float(min(1.0, _WEIGHTS @ product))
+    return min(1.0, float(np.dot(_WEIGHTS, product)))
 
 
 @dataclass(frozen=True)

@@ -25,49 +25,53 @@ _sym_db = _symbol_database.Default()
 from mpc_vote.proto.mpcvote.v1 import common_pb2 as mpcvote_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16mpcvote/v1/label.proto\x12\nmpcvote.v1\x1a\x17mpcvote/v1/common.proto\"\xcd\x02\n\tLabelPlan\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x63lasses\x18\x02 \x01(\r\x12&\n\x06\x62\x61llot\x18\x03 \x01(\x0e\x32\x16.mpcvote.v1.BallotKind\x12\r\n\x05sigma\x18\x04 \x01(\x01\x12\x0e\n\x06quorum\x18\x05 \x01(\r\x12\x16\n\tcollusion\x18\x06 \x01(\rH\x00\x88\x01\x01\x12\x0b\n\x03tau\x18\x07 \x01(\r\x12\"\n\x06\x65ngine\x18\x08 \x01(\x0e\x32\x12.mpcvote.v1.Engine\x12\x16\n\x0e\x61nswer_seconds\x18\t \x01(\r\x12\r\n\x05\x64\x65lta\x18\n \x01(\x01\x12\x15\n\x08verified\x18\x0b \x01(\x08H\x01\x88\x01\x01\x12\x0f\n\x07queries\x18\x0c \x01(\r\x12\x0c\n\x04task\x18\r \x01(\t\x12\x13\n\x0btask_digest\x18\x0e \x01(\x0c\x42\x0c\n\n_collusionB\x0b\n\t_verified\"`\n\x14RequestLabelsRequest\x12#\n\x04plan\x18\x01 \x01(\x0b\x32\x15.mpcvote.v1.LabelPlan\x12#\n\x07queries\x18\x02 \x01(\x0b\x32\x12.mpcvote.v1.Tensor\"\xcc\x01\n\x15RequestLabelsResponse\x12)\n\x06opened\x18\x01 \x01(\x0b\x32\x17.mpcvote.v1.RoundOpenedH\x00\x12(\n\x08progress\x18\x02 \x01(\x0b\x32\x14.mpcvote.v1.ProgressH\x00\x12$\n\x06labels\x18\x03 \x01(\x0b\x32\x12.mpcvote.v1.LabelsH\x00\x12/\n\tcompleted\x18\x04 \x01(\x0b\x32\x1a.mpcvote.v1.RoundCompletedH\x00\x42\x07\n\x05\x65vent\"Y\n\x0bRoundOpened\x12#\n\x04spec\x18\x01 \x01(\x0b\x32\x15.mpcvote.v1.RoundSpec\x12\x13\n\x0bspec_digest\x18\x02 \x01(\x0c\x12\x10\n\x08warnings\x18\x03 \x03(\t\"j\n\x08Progress\x12 \n\x05stage\x18\x01 \x01(\x0e\x32\x11.mpcvote.v1.Stage\x12\x0c\n\x04\x64one\x18\x02 \x01(\r\x12\r\n\x05total\x18\x03 \x01(\r\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\"7\n\x06Labels\x12\x0e\n\x06offset\x18\x01 \x01(\r\x12\r\n\x05width\x18\x02 \x01(\r\x12\x0e\n\x06values\x18\x03 \x03(\r\"(\n\x07\x41\x62sence\x12\r\n\x05\x61gent\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x7f\n\x0eRoundCompleted\x12\x10\n\x08round_id\x18\x01 \x01(\t\x12\x1e\n\x04\x63ost\x18\x02 \x01(\x0b\x32\x10.mpcvote.v1.Cost\x12\x14\n\x0c\x63ontributors\x18\x03 \x01(\r\x12%\n\x08\x61\x62sences\x18\x04 \x03(\x0b\x32\x13.mpcvote.v1.Absence\"\x8b\x02\n\x0cRoundSummary\x12\x10\n\x08round_id\x18\x01 \x01(\t\x12%\n\x05state\x18\x02 \x01(\x0e\x32\x16.mpcvote.v1.RoundState\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0f\n\x07queries\x18\x04 \x01(\r\x12\x0f\n\x07\x63lasses\x18\x05 \x01(\r\x12&\n\x06\x62\x61llot\x18\x06 \x01(\x0e\x32\x16.mpcvote.v1.BallotKind\x12\r\n\x05sigma\x18\x07 \x01(\x01\x12\x16\n\x0eopened_unix_ms\x18\x08 \x01(\x03\x12\x1e\n\x04\x63ost\x18\t \x01(\x0b\x32\x10.mpcvote.v1.Cost\x12\x0c\n\x04task\x18\n \x01(\t\x12\x13\n\x0btask_digest\x18\x0b \x01(\x0c\"#\n\x0fGetRoundRequest\x12\x10\n\x08round_id\x18\x01 \x01(\t\"\x7f\n\x10GetRoundResponse\x12\'\n\x05round\x18\x01 \x01(\x0b\x32\x18.mpcvote.v1.RoundSummary\x12\"\n\x06labels\x18\x02 \x01(\x0b\x32\x12.mpcvote.v1.Labels\x12\x1e\n\x04task\x18\x03 \x01(\x0b\x32\x10.mpcvote.v1.Task\"\x13\n\x11ListRoundsRequest\">\n\x12ListRoundsResponse\x12(\n\x06rounds\x18\x01 \x03(\x0b\x32\x18.mpcvote.v1.RoundSummary\"\x13\n\x11GetServiceRequest\"\xb7\x01\n\rAgentPresence\x12\r\n\x05\x61gent\x18\x01 \x01(\t\x12!\n\x06offers\x18\x02 \x03(\x0b\x32\x11.mpcvote.v1.Offer\x12\x11\n\tmin_sigma\x18\x03 \x01(\x01\x12\x12\n\nmin_quorum\x18\x04 \x01(\r\x12\x15\n\rmin_collusion\x18\x05 \x01(\r\x12\"\n\x06rounds\x18\x06 \x01(\x0e\x32\x12.mpcvote.v1.Rounds\x12\x12\n\nmax_honest\x18\x07 \x01(\r\"\x89\x03\n\x12GetServiceResponse\x12)\n\x06\x61gents\x18\x01 \x03(\x0b\x32\x19.mpcvote.v1.AgentPresence\x12\x0f\n\x07parties\x18\x02 \x03(\t\x12\"\n\x06\x65ngine\x18\x03 \x01(\x0e\x32\x12.mpcvote.v1.Engine\x12\r\n\x05\x64\x65lta\x18\x04 \x01(\x01\x12\x1b\n\x13total_epsilon_agent\x18\x05 \x01(\x01\x12\x1e\n\x16total_epsilon_instance\x18\x06 \x01(\x01\x12\x13\n\x0bmax_queries\x18\x07 \x01(\r\x12\x17\n\x0funready_parties\x18\x08 \x03(\t\x12 \n\x13limit_epsilon_agent\x18\t \x01(\x01H\x00\x88\x01\x01\x12#\n\x16limit_epsilon_instance\x18\n \x01(\x01H\x01\x88\x01\x01\x12\x1f\n\x05tasks\x18\x0b \x03(\x0b\x32\x10.mpcvote.v1.TaskB\x16\n\x14_limit_epsilon_agentB\x19\n\x17_limit_epsilon_instance*Y\n\x05Stage\x12\x15\n\x11STAGE_UNSPECIFIED\x10\x00\x12\x13\n\x0fSTAGE_PREPARING\x10\x01\x12\x10\n\x0cSTAGE_VOTING\x10\x02\x12\x12\n\x0eSTAGE_COUNTING\x10\x03*q\n\nRoundState\x12\x1b\n\x17ROUND_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10ROUND_STATE_OPEN\x10\x01\x12\x18\n\x14ROUND_STATE_COMPLETE\x10\x02\x12\x16\n\x12ROUND_STATE_FAILED\x10\x03\x32\x8d\x03\n\x0cLabelService\x12X\n\rRequestLabels\x12 .mpcvote.v1.RequestLabelsRequest\x1a!.mpcvote.v1.RequestLabelsResponse(\x01\x30\x01\x12\x45\n\x08GetRound\x12\x1b.mpcvote.v1.GetRoundRequest\x1a\x1c.mpcvote.v1.GetRoundResponse\x12K\n\nListRounds\x12\x1d.mpcvote.v1.ListRoundsRequest\x1a\x1e.mpcvote.v1.ListRoundsResponse\x12K\n\nGetService\x12\x1d.mpcvote.v1.GetServiceRequest\x1a\x1e.mpcvote.v1.GetServiceResponse\x12\x42\n\x07GetTask\x12\x1a.mpcvote.v1.GetTaskRequest\x1a\x1b.mpcvote.v1.GetTaskResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16mpcvote/v1/label.proto\x12\nmpcvote.v1\x1a\x17mpcvote/v1/common.proto\"\xcd\x02\n\tLabelPlan\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x63lasses\x18\x02 \x01(\r\x12&\n\x06\x62\x61llot\x18\x03 \x01(\x0e\x32\x16.mpcvote.v1.BallotKind\x12\r\n\x05sigma\x18\x04 \x01(\x01\x12\x0e\n\x06quorum\x18\x05 \x01(\r\x12\x16\n\tcollusion\x18\x06 \x01(\rH\x00\x88\x01\x01\x12\x0b\n\x03tau\x18\x07 \x01(\r\x12\"\n\x06\x65ngine\x18\x08 \x01(\x0e\x32\x12.mpcvote.v1.Engine\x12\x16\n\x0e\x61nswer_seconds\x18\t \x01(\r\x12\r\n\x05\x64\x65lta\x18\n \x01(\x01\x12\x15\n\x08verified\x18\x0b \x01(\x08H\x01\x88\x01\x01\x12\x0f\n\x07queries\x18\x0c \x01(\r\x12\x0c\n\x04task\x18\r \x01(\t\x12\x13\n\x0btask_digest\x18\x0e \x01(\x0c\x42\x0c\n\n_collusionB\x0b\n\t_verified\"`\n\x14RequestLabelsRequest\x12#\n\x04plan\x18\x01 \x01(\x0b\x32\x15.mpcvote.v1.LabelPlan\x12#\n\x07queries\x18\x02 \x01(\x0b\x32\x12.mpcvote.v1.Tensor\"\xcc\x01\n\x15RequestLabelsResponse\x12)\n\x06opened\x18\x01 \x01(\x0b\x32\x17.mpcvote.v1.RoundOpenedH\x00\x12(\n\x08progress\x18\x02 \x01(\x0b\x32\x14.mpcvote.v1.ProgressH\x00\x12$\n\x06labels\x18\x03 \x01(\x0b\x32\x12.mpcvote.v1.LabelsH\x00\x12/\n\tcompleted\x18\x04 \x01(\x0b\x32\x1a.mpcvote.v1.RoundCompletedH\x00\x42\x07\n\x05\x65vent\"t\n\x10PlanRoundRequest\x12#\n\x04plan\x18\x01 \x01(\x0b\x32\x15.mpcvote.v1.LabelPlan\x12&\n\x0bquery_dtype\x18\x02 \x01(\x0e\x32\x11.mpcvote.v1.DType\x12\x13\n\x0bquery_shape\x18\x03 \x03(\r\"\xbf\x01\n\x11PlanRoundResponse\x12#\n\x04spec\x18\x01 \x01(\x0b\x32\x15.mpcvote.v1.RoundSpec\x12%\n\x08left_out\x18\x02 \x03(\x0b\x32\x13.mpcvote.v1.Absence\x12\x1e\n\x04\x63ost\x18\x03 \x01(\x0b\x32\x10.mpcvote.v1.Cost\x12\x13\n\x0bover_budget\x18\x04 \x01(\t\x12\x10\n\x08warnings\x18\x05 \x03(\t\x12\x17\n\x0funready_parties\x18\x06 \x03(\t\"Y\n\x0bRoundOpened\x12#\n\x04spec\x18\x01 \x01(\x0b\x32\x15.mpcvote.v1.RoundSpec\x12\x13\n\x0bspec_digest\x18\x02 \x01(\x0c\x12\x10\n\x08warnings\x18\x03 \x03(\t\"j\n\x08Progress\x12 \n\x05stage\x18\x01 \x01(\x0e\x32\x11.mpcvote.v1.Stage\x12\x0c\n\x04\x64one\x18\x02 \x01(\r\x12\r\n\x05total\x18\x03 \x01(\r\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\"7\n\x06Labels\x12\x0e\n\x06offset\x18\x01 \x01(\r\x12\r\n\x05width\x18\x02 \x01(\r\x12\x0e\n\x06values\x18\x03 \x03(\r\"(\n\x07\x41\x62sence\x12\r\n\x05\x61gent\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x7f\n\x0eRoundCompleted\x12\x10\n\x08round_id\x18\x01 \x01(\t\x12\x1e\n\x04\x63ost\x18\x02 \x01(\x0b\x32\x10.mpcvote.v1.Cost\x12\x14\n\x0c\x63ontributors\x18\x03 \x01(\r\x12%\n\x08\x61\x62sences\x18\x04 \x03(\x0b\x32\x13.mpcvote.v1.Absence\"\x8b\x02\n\x0cRoundSummary\x12\x10\n\x08round_id\x18\x01 \x01(\t\x12%\n\x05state\x18\x02 \x01(\x0e\x32\x16.mpcvote.v1.RoundState\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0f\n\x07queries\x18\x04 \x01(\r\x12\x0f\n\x07\x63lasses\x18\x05 \x01(\r\x12&\n\x06\x62\x61llot\x18\x06 \x01(\x0e\x32\x16.mpcvote.v1.BallotKind\x12\r\n\x05sigma\x18\x07 \x01(\x01\x12\x16\n\x0eopened_unix_ms\x18\x08 \x01(\x03\x12\x1e\n\x04\x63ost\x18\t \x01(\x0b\x32\x10.mpcvote.v1.Cost\x12\x0c\n\x04task\x18\n \x01(\t\x12\x13\n\x0btask_digest\x18\x0b \x01(\x0c\"#\n\x0fGetRoundRequest\x12\x10\n\x08round_id\x18\x01 \x01(\t\"\x7f\n\x10GetRoundResponse\x12\'\n\x05round\x18\x01 \x01(\x0b\x32\x18.mpcvote.v1.RoundSummary\x12\"\n\x06labels\x18\x02 \x01(\x0b\x32\x12.mpcvote.v1.Labels\x12\x1e\n\x04task\x18\x03 \x01(\x0b\x32\x10.mpcvote.v1.Task\"\x13\n\x11ListRoundsRequest\">\n\x12ListRoundsResponse\x12(\n\x06rounds\x18\x01 \x03(\x0b\x32\x18.mpcvote.v1.RoundSummary\"\x13\n\x11GetServiceRequest\"\xb7\x01\n\rAgentPresence\x12\r\n\x05\x61gent\x18\x01 \x01(\t\x12!\n\x06offers\x18\x02 \x03(\x0b\x32\x11.mpcvote.v1.Offer\x12\x11\n\tmin_sigma\x18\x03 \x01(\x01\x12\x12\n\nmin_quorum\x18\x04 \x01(\r\x12\x15\n\rmin_collusion\x18\x05 \x01(\r\x12\"\n\x06rounds\x18\x06 \x01(\x0e\x32\x12.mpcvote.v1.Rounds\x12\x12\n\nmax_honest\x18\x07 \x01(\r\"\x89\x03\n\x12GetServiceResponse\x12)\n\x06\x61gents\x18\x01 \x03(\x0b\x32\x19.mpcvote.v1.AgentPresence\x12\x0f\n\x07parties\x18\x02 \x03(\t\x12\"\n\x06\x65ngine\x18\x03 \x01(\x0e\x32\x12.mpcvote.v1.Engine\x12\r\n\x05\x64\x65lta\x18\x04 \x01(\x01\x12\x1b\n\x13total_epsilon_agent\x18\x05 \x01(\x01\x12\x1e\n\x16total_epsilon_instance\x18\x06 \x01(\x01\x12\x13\n\x0bmax_queries\x18\x07 \x01(\r\x12\x17\n\x0funready_parties\x18\x08 \x03(\t\x12 \n\x13limit_epsilon_agent\x18\t \x01(\x01H\x00\x88\x01\x01\x12#\n\x16limit_epsilon_instance\x18\n \x01(\x01H\x01\x88\x01\x01\x12\x1f\n\x05tasks\x18\x0b \x03(\x0b\x32\x10.mpcvote.v1.TaskB\x16\n\x14_limit_epsilon_agentB\x19\n\x17_limit_epsilon_instance*Y\n\x05Stage\x12\x15\n\x11STAGE_UNSPECIFIED\x10\x00\x12\x13\n\x0fSTAGE_PREPARING\x10\x01\x12\x10\n\x0cSTAGE_VOTING\x10\x02\x12\x12\n\x0eSTAGE_COUNTING\x10\x03*q\n\nRoundState\x12\x1b\n\x17ROUND_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10ROUND_STATE_OPEN\x10\x01\x12\x18\n\x14ROUND_STATE_COMPLETE\x10\x02\x12\x16\n\x12ROUND_STATE_FAILED\x10\x03\x32\xd7\x03\n\x0cLabelService\x12X\n\rRequestLabels\x12 .mpcvote.v1.RequestLabelsRequest\x1a!.mpcvote.v1.RequestLabelsResponse(\x01\x30\x01\x12H\n\tPlanRound\x12\x1c.mpcvote.v1.PlanRoundRequest\x1a\x1d.mpcvote.v1.PlanRoundResponse\x12\x45\n\x08GetRound\x12\x1b.mpcvote.v1.GetRoundRequest\x1a\x1c.mpcvote.v1.GetRoundResponse\x12K\n\nListRounds\x12\x1d.mpcvote.v1.ListRoundsRequest\x1a\x1e.mpcvote.v1.ListRoundsResponse\x12K\n\nGetService\x12\x1d.mpcvote.v1.GetServiceRequest\x1a\x1e.mpcvote.v1.GetServiceResponse\x12\x42\n\x07GetTask\x12\x1a.mpcvote.v1.GetTaskRequest\x1a\x1b.mpcvote.v1.GetTaskResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'mpcvote.v1.label_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STAGE']._serialized_start=2255
-  _globals['_STAGE']._serialized_end=2344
-  _globals['_ROUNDSTATE']._serialized_start=2346
-  _globals['_ROUNDSTATE']._serialized_end=2459
+  _globals['_STAGE']._serialized_start=2567
+  _globals['_STAGE']._serialized_end=2656
+  _globals['_ROUNDSTATE']._serialized_start=2658
+  _globals['_ROUNDSTATE']._serialized_end=2771
   _globals['_LABELPLAN']._serialized_start=64
   _globals['_LABELPLAN']._serialized_end=397
   _globals['_REQUESTLABELSREQUEST']._serialized_start=399
   _globals['_REQUESTLABELSREQUEST']._serialized_end=495
   _globals['_REQUESTLABELSRESPONSE']._serialized_start=498
   _globals['_REQUESTLABELSRESPONSE']._serialized_end=702
-  _globals['_ROUNDOPENED']._serialized_start=704
-  _globals['_ROUNDOPENED']._serialized_end=793
-  _globals['_PROGRESS']._serialized_start=795
-  _globals['_PROGRESS']._serialized_end=901
-  _globals['_LABELS']._serialized_start=903
-  _globals['_LABELS']._serialized_end=958
-  _globals['_ABSENCE']._serialized_start=960
-  _globals['_ABSENCE']._serialized_end=1000
-  _globals['_ROUNDCOMPLETED']._serialized_start=1002
-  _globals['_ROUNDCOMPLETED']._serialized_end=1129
-  _globals['_ROUNDSUMMARY']._serialized_start=1132
-  _globals['_ROUNDSUMMARY']._serialized_end=1399
-  _globals['_GETROUNDREQUEST']._serialized_start=1401
-  _globals['_GETROUNDREQUEST']._serialized_end=1436
-  _globals['_GETROUNDRESPONSE']._serialized_start=1438
-  _globals['_GETROUNDRESPONSE']._serialized_end=1565
-  _globals['_LISTROUNDSREQUEST']._serialized_start=1567
-  _globals['_LISTROUNDSREQUEST']._serialized_end=1586
-  _globals['_LISTROUNDSRESPONSE']._serialized_start=1588
-  _globals['_LISTROUNDSRESPONSE']._serialized_end=1650
-  _globals['_GETSERVICEREQUEST']._serialized_start=1652
-  _globals['_GETSERVICEREQUEST']._serialized_end=1671
-  _globals['_AGENTPRESENCE']._serialized_start=1674
-  _globals['_AGENTPRESENCE']._serialized_end=1857
-  _globals['_GETSERVICERESPONSE']._serialized_start=1860
-  _globals['_GETSERVICERESPONSE']._serialized_end=2253
-  _globals['_LABELSERVICE']._serialized_start=2462
-  _globals['_LABELSERVICE']._serialized_end=2859
+  _globals['_PLANROUNDREQUEST']._serialized_start=704
+  _globals['_PLANROUNDREQUEST']._serialized_end=820
+  _globals['_PLANROUNDRESPONSE']._serialized_start=823
+  _globals['_PLANROUNDRESPONSE']._serialized_end=1014
+  _globals['_ROUNDOPENED']._serialized_start=1016
+  _globals['_ROUNDOPENED']._serialized_end=1105
+  _globals['_PROGRESS']._serialized_start=1107
+  _globals['_PROGRESS']._serialized_end=1213
+  _globals['_LABELS']._serialized_start=1215
+  _globals['_LABELS']._serialized_end=1270
+  _globals['_ABSENCE']._serialized_start=1272
+  _globals['_ABSENCE']._serialized_end=1312
+  _globals['_ROUNDCOMPLETED']._serialized_start=1314
+  _globals['_ROUNDCOMPLETED']._serialized_end=1441
+  _globals['_ROUNDSUMMARY']._serialized_start=1444
+  _globals['_ROUNDSUMMARY']._serialized_end=1711
+  _globals['_GETROUNDREQUEST']._serialized_start=1713
+  _globals['_GETROUNDREQUEST']._serialized_end=1748
+  _globals['_GETROUNDRESPONSE']._serialized_start=1750
+  _globals['_GETROUNDRESPONSE']._serialized_end=1877
+  _globals['_LISTROUNDSREQUEST']._serialized_start=1879
+  _globals['_LISTROUNDSREQUEST']._serialized_end=1898
+  _globals['_LISTROUNDSRESPONSE']._serialized_start=1900
+  _globals['_LISTROUNDSRESPONSE']._serialized_end=1962
+  _globals['_GETSERVICEREQUEST']._serialized_start=1964
+  _globals['_GETSERVICEREQUEST']._serialized_end=1983
+  _globals['_AGENTPRESENCE']._serialized_start=1986
+  _globals['_AGENTPRESENCE']._serialized_end=2169
+  _globals['_GETSERVICERESPONSE']._serialized_start=2172
+  _globals['_GETSERVICERESPONSE']._serialized_end=2565
+  _globals['_LABELSERVICE']._serialized_start=2774
+  _globals['_LABELSERVICE']._serialized_end=3245
 # @@protoc_insertion_point(module_scope)

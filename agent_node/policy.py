@@ -113,9 +113,8 @@ class Policy:
 
     def charge(self, spec: Spec) -> None:
         """Writes the spend down; a round that was charged before is not answered again."""
-        note = f"{spec.ballot.name}, sigma {spec.message.sigma:g}"
         with self._refusing():
-            self._ledger.charge(spec.round_id, self.cost(spec), note)
+            self._ledger.charge(spec.round_id, self.cost(spec), spec.note)
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:

@@ -118,6 +118,21 @@ class ErrorKind(enum.Enum):
         "{field} {got!r} is not a valid name. Use lower-case letters, digits, dashes.",
     )
     SPEC_INVALID = (_BAD, "The round's spec is not acceptable: {why}.")
+    INPUT_UNFIT = (
+        _BAD,
+        "These are no inputs of task {task}: {why}. Read them with `mpc-vote label --task`, or with "
+        "mpc_vote.data.readers.",
+    )
+    TASK_CONTRADICTED = (_BAD, "{field} is {got}, and task {task} has {want}. Leave it out.")
+    TASK_UNKNOWN = (
+        grpc.StatusCode.NOT_FOUND,
+        "{who} has no task {task}, but {want}. Name one of these, or have its operator serve it "
+        "(--task).",
+    )
+    TASK_DIFFERS = (
+        _STATE,
+        "Task {task} is not the same for {who}: {why}. Use one file everywhere.",
+    )
     RANGE_OVERFLOW = (
         _BAD,
         "The totals of this round need {need} bits, {have} fit. Lower sigma or k, or "
@@ -183,6 +198,14 @@ class ErrorKind(enum.Enum):
     AGENTS_ABSENT = (
         grpc.StatusCode.UNAVAILABLE,
         "No agent attends. Start the agents, then ask again.",
+    )
+    TASK_MISSING = (
+        _STATE,
+        "The attending agents answer tasks only: {want}. Name one of them (--task).",
+    )
+    TASK_UNATTENDED = (
+        grpc.StatusCode.UNAVAILABLE,
+        "No attending agent answers task {task}. Start agents with it, then ask again.",
     )
     PARTY_UNREACHABLE = (
         grpc.StatusCode.UNAVAILABLE,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from aggregator.coordinator.archive import Archive
 from aggregator.coordinator.attendance import Attendance
@@ -31,6 +32,7 @@ from mpc_vote.proto.mpcvote.v1 import (
     label_pb2_grpc,
     model_pb2_grpc,
 )
+from mpc_vote.tasks import Task, TaskError
 from mpc_vote.transport import rpc
 
 log = logging.getLogger(__name__)
@@ -45,6 +47,7 @@ async def serve_coordinator(settings: CoordinatorSettings) -> None:
     """Runs a coordinator until it is told to stop."""
     credentials = Credentials.load(settings.certs, Role.COORDINATOR)
     _check_student(settings.student)
+    tasks = _tasks(settings.task)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(folder.held(settings.data_dir))
         parties = await dial_parties(stack, credentials, settings.parties)
@@ -56,10 +59,13 @@ async def serve_coordinator(settings: CoordinatorSettings) -> None:
         )
         for round_id in archive.fail_interrupted():
             log.warning("round %s was interrupted by a restart and has failed", round_id)
+        for task in tasks.values():
+            archive.add_task(task)
+            log.info("serves task %s, digest %s", task.name, task.digest.hex())
         for agent, accepted in settings.accept_ledgers.items():
             archive.accept_ledger(agent, accepted)
             log.info("agent %s is known by ledger %s", agent, accepted)
-        attendance = Attendance(archive, settings.revoked_agents)
+        attendance = Attendance(archive, settings.revoked_agents, tasks)
         runner = RoundRunner(archive, ledger, attendance, parties, settings.aggregate_seconds)
         defaults = Defaults(
             parties=tuple(settings.parties),
@@ -73,6 +79,7 @@ async def serve_coordinator(settings: CoordinatorSettings) -> None:
             answer_seconds=settings.answer_seconds,
             min_k=settings.min_k,
             max_k=settings.max_k,
+            tasks=tasks,
         )
         labels = LabelServicer(
             archive, ledger, attendance, runner, parties, defaults, settings.max_open_rounds
@@ -120,6 +127,20 @@ def _check_student(name: str) -> None:
             students.find_student(name)
         except PluginError as error:
             raise ConfigError(f"--student: {error}") from error
+
+
+def _tasks(paths: Sequence[Path]) -> dict[str, Task]:
+    """The tasks to serve, by name."""
+    tasks: dict[str, Task] = {}
+    for path in paths:
+        try:
+            task = Task.load(path)
+        except TaskError as error:
+            raise ConfigError(f"--task: {error}") from error
+        if task.name in tasks:
+            raise ConfigError(f"--task: {path}: there is a task {task.name} already: rename one")
+        tasks[task.name] = task
+    return tasks
 
 
 def _agent_authority(

@@ -12,7 +12,7 @@ import grpc
 
 from aggregator.coordinator.admission import AdmissionControl
 from aggregator.coordinator.archive import COMPLETE, Archive, Labels, RoundRecord
-from aggregator.coordinator.attendance import Attendance
+from aggregator.coordinator.attendance import Attendance, find_task
 from aggregator.coordinator.requests import (
     Defaults,
     Queries,
@@ -28,7 +28,8 @@ from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.pki.identity import Role
 from mpc_vote.privacy.ledger import Ledger
 from mpc_vote.privacy.mechanisms import Level
-from mpc_vote.proto.mpcvote.v1 import agent_pb2, label_pb2, label_pb2_grpc
+from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2, label_pb2, label_pb2_grpc
+from mpc_vote.tasks import agreement
 from mpc_vote.transport import rpc, tensors
 from mpc_vote.voting.limits import MAX_QUERIES
 
@@ -208,6 +209,8 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
         if record is None:
             raise VoteError(ErrorKind.ROUND_UNKNOWN, field="round_id", round=round_id)
         response = label_pb2.GetRoundResponse(round=record.summary())
+        if (task := self._archive.task(record.spec.task_digest)) is not None:
+            response.task.CopyFrom(agreement.to_wire(task))
         if record.labels is not None:
             labels = label_pb2.Labels(width=record.width, values=record.labels)
             response.labels.CopyFrom(labels)
@@ -231,11 +234,8 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
         agents = [
             label_pb2.AgentPresence(
                 agent=name,
-                classes=can.classes,
-                query_dtype=can.query_dtype,
-                query_shape=can.query_shape,
-                ballots=can.ballots,
-                k=can.k,
+                tasks=[offer.task for offer in can.offers if offer.task],
+                offer=next((offer for offer in can.offers if not offer.task), None),
                 min_sigma=can.min_sigma,
                 min_quorum=can.min_quorum,
                 min_collusion=can.min_collusion,
@@ -261,7 +261,18 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
             unready_parties=await self._unready(),
             limit_epsilon_agent=limits.get(Level.AGENT),
             limit_epsilon_instance=limits.get(Level.INSTANCE),
+            tasks=[
+                agreement.to_wire(task, content=False) for task in self._defaults.tasks.values()
+            ],
         )
+
+    @rpc.allowed(Role.CLIENT)
+    async def GetTask(
+        self, request: common_pb2.GetTaskRequest, context: Any
+    ) -> common_pb2.GetTaskResponse:
+        client = rpc.caller().name
+        tasks = self._defaults.tasks
+        return await self._turns.do(client, find_task, request, tasks, self._archive)
 
 
 def _fingerprint(plan: label_pb2.LabelPlan, digest: bytes) -> bytes:

@@ -10,7 +10,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from mpc_vote.argmax.registry import ENGINES, EngineKind
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.privacy.accountant import MIN_DELTA
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2, label_pb2
+from mpc_vote.tasks import Task, agreement
 from mpc_vote.transport import tensors
 from mpc_vote.voting import planning
 from mpc_vote.voting.ballots import BALLOTS, BallotCode
@@ -35,11 +36,13 @@ _HANG_UP_SECONDS = 0.1
 
 Queries = npt.NDArray[Any]
 Present = Mapping[str, agent_pb2.Capabilities]
+Offers = Mapping[str, common_pb2.Offer]
 
 
 @dataclass(frozen=True)
 class Defaults:
-    """What applies where a plan is silent, and what no plan may go below."""
+    """What applies where a plan is silent, what no plan may go below, and the tasks that plans may
+    name."""
 
     parties: tuple[str, ...]
     dealer: str
@@ -52,6 +55,7 @@ class Defaults:
     answer_seconds: int
     min_k: int
     max_k: int
+    tasks: Mapping[str, Task] = field(default_factory=dict)
 
 
 @contextlib.asynccontextmanager
@@ -189,8 +193,13 @@ def make_spec(
     `round_trip` is the distance between parties in seconds. Ballots are verified where the plan is
     silent and they can be.
     """
+    task = _task_of(plan, defaults)
+    if task is not None:
+        plan = _by_task(plan, task)
     _check_plan(plan)
     tensors.check_finite(queries, "queries")
+    if task is not None:
+        agreement.check_rows(task, queries, "queries")
     asked = plan.verified if plan.HasField("verified") else None
     engine = ENGINES.by_code(plan.engine) or defaults.engine
     try:
@@ -212,7 +221,8 @@ def _draft(
     verified: bool | None,
 ) -> common_pb2.RoundSpec:
     """A spec without digest and engine, for the agents that accept such a round."""
-    ballot, agents = _choose_agents(plan, queries, present, defaults)
+    offers = _offers_of(plan, present)
+    ballot, agents = _choose_agents(plan, queries, offers, defaults)
     kind = BALLOTS.by_code(ballot)
     assert kind is not None, "agents that can't cast it were left out"
     sigma = _sigma(plan, agents, present, defaults)
@@ -227,14 +237,72 @@ def _draft(
         classes=plan.classes,
         tau=plan.tau,
         sigma=sigma,
-        roster={agent: present[agent].k for agent in agents},
+        roster={agent: offers[agent].k for agent in agents},
         quorum=quorum,
         collusion=collusion,
         parties=defaults.parties,
         dealer=defaults.dealer,
         deadline_unix_ms=int(1000 * (time.time() + seconds)),
         verified=bool(verified),
+        task=plan.task,
+        task_digest=plan.task_digest,
     )
+
+
+def _task_of(plan: label_pb2.LabelPlan, defaults: Defaults) -> Task | None:
+    """The task that a plan names, which must be the one that is served."""
+    if not plan.task and not plan.task_digest:
+        return None
+    task = defaults.tasks.get(plan.task)
+    if task is None:
+        raise agreement.unknown("The coordinator", plan.task, defaults.tasks)
+    if plan.task_digest not in (b"", task.digest):
+        raise agreement.digests_differ(
+            task.name, "the client", plan.task_digest, "the coordinator", task.digest
+        )
+    return task
+
+
+def _by_task(plan: label_pb2.LabelPlan, task: Task) -> label_pb2.LabelPlan:
+    """A plan with all that follows from its task; what it says otherwise is refused."""
+    given = {
+        "task_digest": task.digest,
+        "classes": len(task.classes),
+        "ballot": task.vote.ballot.code,
+        "tau": task.vote.tau,
+    }
+    for name, want in given.items():
+        got = getattr(plan, name)
+        if got and got != want:
+            raise VoteError(
+                ErrorKind.TASK_CONTRADICTED,
+                field=f"plan.{name}",
+                got=got,
+                task=task.name,
+                want=task.vote.ballot.name if name == "ballot" else want,
+            )
+    filled = label_pb2.LabelPlan()
+    filled.CopyFrom(plan)
+    filled.MergeFrom(label_pb2.LabelPlan(**given))
+    return filled
+
+
+def _offers_of(plan: label_pb2.LabelPlan, present: Present) -> Offers:
+    """What agents offer for the plan's task, or without one for rounds that have none."""
+    if not present:
+        raise VoteError(ErrorKind.AGENTS_ABSENT, retry_after=5.0)
+    offers = {
+        agent: offer
+        for agent, can in present.items()
+        for offer in can.offers
+        if (offer.task, offer.task_digest) == (plan.task, plan.task_digest)
+    }
+    if not offers and plan.task:
+        raise VoteError(ErrorKind.TASK_UNATTENDED, task=plan.task, retry_after=5.0)
+    if not offers:
+        names = sorted({offer.task for can in present.values() for offer in can.offers})
+        raise VoteError(ErrorKind.TASK_MISSING, field="plan.task", want=", ".join(names))
+    return offers
 
 
 def _check_plan(plan: label_pb2.LabelPlan) -> None:
@@ -278,11 +346,9 @@ def _check_plan(plan: label_pb2.LabelPlan) -> None:
 
 
 def _choose_agents(
-    plan: label_pb2.LabelPlan, queries: Queries, present: Present, defaults: Defaults
+    plan: label_pb2.LabelPlan, queries: Queries, present: Offers, defaults: Defaults
 ) -> tuple[BallotCode, list[str]]:
     """Agents that can answer; if none can, the error names the first thing that doesn't fit."""
-    if not present:
-        raise VoteError(ErrorKind.AGENTS_ABSENT, retry_after=5.0)
     offered = _ballots(present.values())
     # Agents of another kind may attend too: the default is what those that fit can cast.
     dtype, shape = tensors.dtype_code(queries.dtype), queries.shape[1:]
@@ -294,7 +360,7 @@ def _choose_agents(
     ballot = plan.ballot or _preferred(fitting or list(present.values()))
 
     def keep(
-        agents: Sequence[str], test: Callable[[agent_pb2.Capabilities], bool], error: VoteError
+        agents: Sequence[str], test: Callable[[common_pb2.Offer], bool], error: VoteError
     ) -> list[str]:
         kept = [agent for agent in agents if test(present[agent])]
         if not kept:
@@ -339,7 +405,7 @@ def _choose_agents(
             want=_offers(present, agents, lambda can: tuple(can.query_shape)),
         ),
     )
-    if kind is None or not kind.needs_k:
+    if kind is None or not kind.needs_k or plan.task:
         return ballot, agents
     # One agent's k bends everybody's round: its ring and preprocessing, its cost, and whether it
     # can be verified.
@@ -349,12 +415,12 @@ def _choose_agents(
     return ballot, keep(agents, lambda can: low <= can.k <= high, wrong)
 
 
-def _ballots(capabilities: Iterable[agent_pb2.Capabilities]) -> list[BallotCode]:
+def _ballots(offers: Iterable[common_pb2.Offer]) -> list[BallotCode]:
     known = {kind.code for kind in BALLOTS}
-    return sorted({ballot for can in capabilities for ballot in can.ballots if ballot in known})
+    return sorted({ballot for can in offers for ballot in can.ballots if ballot in known})
 
 
-def _preferred(agents: Sequence[agent_pb2.Capabilities]) -> BallotCode:
+def _preferred(agents: Sequence[common_pb2.Offer]) -> BallotCode:
     """Counts of neighbours, else whatever comes first, if most agents can cast it; else what the
     most can. So no single agent chooses the kind, and with it who else is on the roster."""
     offers = Counter(ballot for can in agents for ballot in _ballots([can]))
@@ -364,7 +430,7 @@ def _preferred(agents: Sequence[agent_pb2.Capabilities]) -> BallotCode:
 
 
 def _offers(
-    present: Present, agents: Sequence[str], what: Callable[[agent_pb2.Capabilities], object]
+    present: Offers, agents: Sequence[str], what: Callable[[common_pb2.Offer], object]
 ) -> str:
     return " or ".join(sorted({str(what(present[agent])) for agent in agents}))
 

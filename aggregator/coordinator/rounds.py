@@ -210,9 +210,8 @@ class RoundRunner:
         log.info("round %s complete: %d labels", spec.round_id, labels.size)
 
     def _charge(self, spec: Spec) -> None:
-        note = f"{spec.ballot.name}, sigma {spec.message.sigma:g}"
         try:
-            self._ledger.charge(spec.round_id, spec.mechanism, note)
+            self._ledger.charge(spec.round_id, spec.mechanism, spec.note)
         except BudgetExhausted as error:
             raise VoteError(
                 ErrorKind.BUDGET_EXHAUSTED,

@@ -13,7 +13,7 @@ from mpc_vote.argmax.registry import TABLE
 from mpc_vote.learning import students
 from mpc_vote.privacy.ledger import LEDGER_ID
 from mpc_vote.voting import planning
-from mpc_vote.voting.limits import MAX_K, MAX_ROUNDS_AT_ONCE
+from mpc_vote.voting.limits import MAX_K, MAX_ROUNDS_AT_ONCE, MAX_TASKS
 
 
 def _ledgers(value: dict[str, str]) -> dict[str, str]:
@@ -45,6 +45,11 @@ class CoordinatorSettings(RoleSettings):
     data_dir: Path = Field(description="folder for ledger, rounds and models")
     parties: Parties = Field(description="all parties in rank order: name=host:port,...")
     dealer_name: Name = Field("dealer", description="name in the dealer's certificate")
+    task: list[Path] = Field(
+        [],
+        max_length=MAX_TASKS,
+        description="files of the tasks to serve, beside rounds without a task",
+    )
     engine: Engine = Field(
         TABLE, description="how the winner is found, where a request names no engine"
     )

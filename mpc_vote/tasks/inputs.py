@@ -42,8 +42,8 @@ class Input(ABC):
     def settings(self) -> dict[str, Any]:
         """As the task's file has them, without `kind`."""
 
-    def check(self, rows: Array) -> None:
-        """Refuses rows that are not of this input, naming the first."""
+    def check(self, rows: Array, before: int = 0) -> None:
+        """Refuses rows that are not of this input, naming the first; others may come `before`."""
         if rows.dtype != self.dtype or rows.shape[1:] != self.shape:
             raise ValueError(
                 f"the task's inputs are {self.dtype} of shape {self.shape}, "
@@ -51,7 +51,7 @@ class Input(ABC):
             )
         wrong = np.flatnonzero(~self._sound(rows))
         if len(wrong):
-            raise ValueError(f"row {int(wrong[0])} is no {self.kind} of this task")
+            raise ValueError(f"row {before + int(wrong[0])} is no {self.kind} of this task")
 
     def _sound(self, rows: Array) -> npt.NDArray[np.bool_]:
         """Which rows hold what the task allows."""

@@ -34,6 +34,8 @@ def draft(
     tau: int = 0,
     deadline_unix_ms: int = 0,
     verified: bool = False,
+    task: str = "",
+    task_digest: bytes = b"",
 ) -> common_pb2.RoundSpec:
     """A spec without its engine and the digest of its queries; the roster has each agent's k."""
     return common_pb2.RoundSpec(
@@ -56,6 +58,8 @@ def draft(
         dealer=dealer,
         deadline_unix_ms=deadline_unix_ms,
         verified=verified,
+        task=task,
+        task_digest=task_digest,
     )
 
 

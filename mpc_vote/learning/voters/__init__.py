@@ -7,13 +7,16 @@ point `mpc_vote.voters`; an agent takes one by `--voter NAME`, or by `--voter mo
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy.typing as npt
 
 from mpc_vote import plugins
 from mpc_vote.data.dataset import Dataset
+from mpc_vote.tasks import Task
 from mpc_vote.voting.ballots import BallotKind
 
 GROUP = "mpc_vote.voters"
@@ -21,6 +24,16 @@ OWN = {
     "knn": "mpc_vote.learning.voters.knn:make",
     "network": "mpc_vote.learning.voters.local_model:make",
 }
+
+
+class ModelInputs(enum.StrEnum):
+    """What a model of one's own takes."""
+
+    FEATURES = "features"
+    """The vectors that the task's feature map makes."""
+
+    RAW = "raw"
+    """The task's inputs as they are: vectors, pixels, named columns or texts."""
 
 
 class Voter(Protocol):
@@ -55,6 +68,26 @@ class VoterOptions:
     features: str = "raw"
     reach: float | None = None
     seed: int = 0
+    task: Task | None = None
+    """Whose inputs are voted on; `k`, `features` and `reach` are then the task's."""
+
+    model: str = ""
+    """The file or the URL of a model that is not trained here."""
+
+    inputs: ModelInputs = ModelInputs.FEATURES
+    """What of a task's inputs such a model takes."""
+
+    trusted: tuple[str, ...] = ()
+    """Types that a scikit-learn model may hold beside those that skops takes for safe."""
+
+    ca: Path | None = None
+    """The authority of a model's server, if it is none that the system knows."""
+
+    plain_http: bool = False
+    """Whether votes may come over a network without TLS."""
+
+    public: npt.NDArray[Any] | None = None
+    """Unlabelled public points like those that may be asked."""
 
 
 class VoterFactory(Protocol):

@@ -577,7 +577,8 @@ class AgentPresence(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     AGENT_FIELD_NUMBER: _builtins.int
-    OFFERS_FIELD_NUMBER: _builtins.int
+    TASKS_FIELD_NUMBER: _builtins.int
+    OFFER_FIELD_NUMBER: _builtins.int
     MIN_SIGMA_FIELD_NUMBER: _builtins.int
     MIN_QUORUM_FIELD_NUMBER: _builtins.int
     MIN_COLLUSION_FIELD_NUMBER: _builtins.int
@@ -592,21 +593,28 @@ class AgentPresence(_message.Message):
     max_honest: _builtins.int
     """0 is any number."""
     @_builtins.property
-    def offers(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Offer]: ...
+    def tasks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of the tasks that it answers."""
+
+    @_builtins.property
+    def offer(self) -> _common_pb2.Offer:
+        """What it answers without a task, if anything."""
+
     def __init__(
         self,
         *,
         agent: _builtins.str = ...,
-        offers: _abc.Iterable[_common_pb2.Offer] | None = ...,
+        tasks: _abc.Iterable[_builtins.str] | None = ...,
+        offer: _common_pb2.Offer | None = ...,
         min_sigma: _builtins.float = ...,
         min_quorum: _builtins.int = ...,
         min_collusion: _builtins.int = ...,
         rounds: _common_pb2.Rounds.ValueType = ...,
         max_honest: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["offer", b"offer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "max_honest", b"max_honest", "min_collusion", b"min_collusion", "min_quorum", b"min_quorum", "min_sigma", b"min_sigma", "offers", b"offers", "rounds", b"rounds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "max_honest", b"max_honest", "min_collusion", b"min_collusion", "min_quorum", b"min_quorum", "min_sigma", b"min_sigma", "offer", b"offer", "rounds", b"rounds", "tasks", b"tasks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -83,6 +83,12 @@ class ErrorKind(enum.Enum):
         "No attending agent casts {got} ballots. Available: {want}.",
     )
     SIGMA_RANGE = (_BAD, "sigma must be a positive finite number of votes, got {got}.")
+    LEAD_DROWNED = (
+        _STATE,
+        "{why} Nothing was asked and nothing was spent; ask all the same with --yes, in Python "
+        "with Plan(agreement=None).",
+    )
+    AGREEMENT_RANGE = (_BAD, "The agreement {got} is no part of the votes; choose from 0 to 1.")
     SIGMA_BELOW_POLICY = (
         _BAD,
         "sigma {got:g} is below the least that {who} accepts, {want:g}. Ask for at least that.",
@@ -120,8 +126,8 @@ class ErrorKind(enum.Enum):
     SPEC_INVALID = (_BAD, "The round's spec is not acceptable: {why}.")
     INPUT_UNFIT = (
         _BAD,
-        "These are no inputs of task {task}: {why}. Read them with `mpc-vote label --task`, or with "
-        "mpc_vote.data.readers.",
+        "These are no inputs of task {task}: {why}. Read them with `mpc-vote label --task`, or "
+        "with mpc_vote.data.readers.",
     )
     TASK_CONTRADICTED = (_BAD, "{field} is {got}, and task {task} has {want}. Leave it out.")
     TASK_UNKNOWN = (

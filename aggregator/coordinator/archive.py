@@ -250,9 +250,7 @@ class Archive:
     def add_task(self, task: Task) -> None:
         """Keeps what a task says for as long as there are rounds of it."""
         with self._lock:
-            self._db.execute(
-                "INSERT OR IGNORE INTO tasks VALUES (?, ?)", (task.digest, task.wire)
-            )
+            self._db.execute("INSERT OR IGNORE INTO tasks VALUES (?, ?)", (task.digest, task.wire))
 
     def task(self, digest: bytes) -> Task | None:
         """The task of this digest, if it was ever served."""

@@ -330,7 +330,6 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
         finally:
             self._fetches[agent] -= 1
 
-
     @rpc.allowed(Role.AGENT)
     async def GetTask(
         self, request: common_pb2.GetTaskRequest, context: Any

@@ -135,6 +135,20 @@ def forecast(poll: Poll, agreement: float, turnout: float = 1.0) -> Forecast:
     return Forecast(agreement, low, high, poll.chance)
 
 
+def warnings(spec: Spec, agreement: float = 1.0) -> list[str]:
+    """What to know before asking: where noise drowns the lead even so."""
+    poll = Poll.of_spec(spec)
+    found = forecast(poll, agreement)
+    if not found.drowned:
+        return []
+    return [
+        f"Sigma {spec.message.sigma:g} is large for at most {poll.votes:g} votes on a query: "
+        f"labels will be close to random. Where {100 * agreement:g} % of the votes agree, only "
+        f"{100 * found.high:.0f} % of the labels will be right, and guesses are in "
+        f"{100 * found.chance:.3g} %. Lower sigma, or have more agents or neighbours vote."
+    ]
+
+
 def _class(poll: Poll, agreement: float, turnout: float) -> tuple[float, float]:
     """Other votes all for one rival, or spread evenly."""
     right, wrong = (turnout * poll.votes * part for part in (agreement, 1 - agreement))

@@ -78,6 +78,7 @@ class LabelPlan(_message.Message):
     QUERIES_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
     TASK_DIGEST_FIELD_NUMBER: _builtins.int
+    AGREEMENT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Chosen by the client, unique among its requests; empty for a request never to be resumed."""
     classes: _builtins.int
@@ -102,6 +103,10 @@ class LabelPlan(_message.Message):
     follow from it. Both empty for a round without a task.
     """
     task_digest: _builtins.bytes
+    agreement: _builtins.float
+    """Part of the votes on a query that is expected to name its right class: where noise would drown
+    even their lead the request is refused, unspent. Where it is left out, that is a warning only.
+    """
     def __init__(
         self,
         *,
@@ -119,15 +124,20 @@ class LabelPlan(_message.Message):
         queries: _builtins.int = ...,
         task: _builtins.str = ...,
         task_digest: _builtins.bytes = ...,
+        agreement: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_collusion", b"_collusion", "_verified", b"_verified", "collusion", b"collusion", "verified", b"verified"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_agreement", b"_agreement", "_collusion", b"_collusion", "_verified", b"_verified", "agreement", b"agreement", "collusion", b"collusion", "verified", b"verified"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_collusion", b"_collusion", "_verified", b"_verified", "answer_seconds", b"answer_seconds", "ballot", b"ballot", "classes", b"classes", "collusion", b"collusion", "delta", b"delta", "engine", b"engine", "queries", b"queries", "quorum", b"quorum", "request_id", b"request_id", "sigma", b"sigma", "task", b"task", "task_digest", b"task_digest", "tau", b"tau", "verified", b"verified"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agreement", b"_agreement", "_collusion", b"_collusion", "_verified", b"_verified", "agreement", b"agreement", "answer_seconds", b"answer_seconds", "ballot", b"ballot", "classes", b"classes", "collusion", b"collusion", "delta", b"delta", "engine", b"engine", "queries", b"queries", "quorum", b"quorum", "request_id", b"request_id", "sigma", b"sigma", "task", b"task", "task_digest", b"task_digest", "tau", b"tau", "verified", b"verified"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__agreement: _TypeAlias = _typing.Literal["agreement"]  # noqa: Y015
+    _WhichOneofArgType__agreement: _TypeAlias = _typing.Literal["_agreement", b"_agreement"]  # noqa: Y015
     _WhichOneofReturnType__collusion: _TypeAlias = _typing.Literal["collusion"]  # noqa: Y015
     _WhichOneofArgType__collusion: _TypeAlias = _typing.Literal["_collusion", b"_collusion"]  # noqa: Y015
     _WhichOneofReturnType__verified: _TypeAlias = _typing.Literal["verified"]  # noqa: Y015
     _WhichOneofArgType__verified: _TypeAlias = _typing.Literal["_verified", b"_verified"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__agreement) -> _WhichOneofReturnType__agreement | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__collusion) -> _WhichOneofReturnType__collusion | None: ...
     @_typing.overload
@@ -241,7 +251,7 @@ class PlanRoundResponse(_message.Message):
     """Why the service's own budget forbids it; empty if it does not."""
     @_builtins.property
     def spec(self) -> _common_pb2.RoundSpec:
-        """As it would be, but for its id, its deadline and the digest of its queries."""
+        """As it would be; its id belongs to no round, and the digest of its queries is zeros."""
 
     @_builtins.property
     def left_out(self) -> _containers.RepeatedCompositeFieldContainer[Global___Absence]:

@@ -14,7 +14,7 @@ import contextlib
 import logging
 import os
 import random
-from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,13 +22,20 @@ import grpc
 
 from agent_node.batch import Batch
 from agent_node.policy import Policy
+from agent_node.serving import Serving, Servings
 from agent_node.voting import cast_ballot
 from mpc_vote.errors import ErrorKind, VoteError
-from mpc_vote.learning.voters import Voter
 from mpc_vote.mpc.sharing import Share
 from mpc_vote.privacy.mechanisms import Mechanism
 from mpc_vote.privacy.noise import SkellamSampler
-from mpc_vote.proto.mpcvote.v1 import agent_pb2, agent_pb2_grpc, party_pb2, party_pb2_grpc
+from mpc_vote.proto.mpcvote.v1 import (
+    agent_pb2,
+    agent_pb2_grpc,
+    common_pb2,
+    party_pb2,
+    party_pb2_grpc,
+)
+from mpc_vote.tasks import Task, agreement
 from mpc_vote.transport import rpc, tensors
 from mpc_vote.voting.aggregation import share_ballot
 from mpc_vote.voting.ballots import IntArray
@@ -41,6 +48,8 @@ T = TypeVar("T")
 
 _SUBMIT_TRIES = 3
 _BACKOFF_SECONDS = (0.2, 5.0)
+_TASK_SECONDS = 10.0
+_WHO = "The coordinator"
 
 
 class Agent:
@@ -50,17 +59,15 @@ class Agent:
         self,
         name: str,
         policy: Policy,
-        voter: Voter,
+        servings: Sequence[Serving],
         capabilities: agent_pb2.Capabilities,
         coordinator: rpc.AuthenticatedChannel,
         parties: Mapping[str, grpc.aio.Channel],
         scratch: Path,
-        voter_name: str = "",
     ) -> None:
         self._name = name
         self._policy = policy
-        self._voter = voter
-        self._voter_name = voter_name or type(voter).__name__
+        self._servings = Servings(name, servings)
         self._capabilities = capabilities
         self._line = coordinator
         self._coordinator = agent_pb2_grpc.AgentServiceStub(coordinator)
@@ -92,7 +99,7 @@ class Agent:
             try:
                 await self._session()
             except grpc.RpcError as error:
-                failure = VoteError.from_rpc(error, "The coordinator")
+                failure = await self._explained(VoteError.from_rpc(error, _WHO))
                 log.warning("not attending: %s", failure.message)
             except VoteError as error:
                 log.warning("not attending: %s", error.message)
@@ -101,6 +108,27 @@ class Agent:
             # Spread over time, so that a restarted coordinator is not met by all agents at once.
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))
             wait = min(high, 2 * wait)
+
+    async def _explained(self, refusal: VoteError) -> VoteError:
+        """What the coordinator refused the agent for; of another task, in which settings it
+        differs."""
+        mine = self._servings.task(refusal.values.get("task", ""))
+        if refusal.kind is not ErrorKind.TASK_DIFFERS or mine is None:
+            return refusal
+        return await self._difference(mine, common_pb2.GetTaskRequest(name=mine.name), refusal)
+
+    async def _difference(
+        self, mine: Task, request: common_pb2.GetTaskRequest, refusal: VoteError
+    ) -> VoteError:
+        """That the coordinator's task differs and in what, or if it doesn't say, the refusal."""
+        try:
+            found = await self._coordinator.GetTask(request, timeout=_TASK_SECONDS)
+            other = agreement.from_wire(found.task, _WHO)
+        except (grpc.RpcError, VoteError) as error:
+            told = error if isinstance(error, VoteError) else VoteError.from_rpc(error, _WHO)
+            log.info("the coordinator's task can't be compared: %s", told.message)
+            return refusal
+        return agreement.differs(f"agent {self._name}", mine, "the coordinator", other)
 
     async def _session(self) -> None:
         """One stream, or one after the other while the agent's certificate is replaced."""
@@ -163,7 +191,7 @@ class Agent:
                 await call.done_writing()
                 return successor
             except grpc.RpcError as error:
-                failure = VoteError.from_rpc(error, "The coordinator")
+                failure = VoteError.from_rpc(error, _WHO)
                 log.warning("still on the old certificate: %s", failure.message)
                 await asyncio.sleep(_BACKOFF_SECONDS[1])
 
@@ -221,9 +249,10 @@ class Agent:
 
         Returns the bytes that were sent.
         """
-        self._policy.check(spec, self._capabilities)
+        serving = await self._serving(spec)
+        self._policy.check(spec, serving)
         await self._promise(spec)
-        with Batch.opened(spec, self._scratch) as batch:
+        with Batch.opened(spec, self._scratch, serving.task) as batch:
             await self._unless_ended(spec, self._fetch(spec, batch))
             await self._check_reach()
             await self._await_start(spec, call)
@@ -232,7 +261,7 @@ class Agent:
                 if spec.round_id in self._ended:
                     # Nothing would count any more: no charge, and no vote that others wait for.
                     raise _over(spec, "the coordinator ended it")
-                shares = await _to_its_end(asyncio.to_thread(self._cast, spec, batch))
+                shares = await _to_its_end(asyncio.to_thread(self._cast, spec, serving, batch))
         submission = os.urandom(SUBMISSION_ID_BYTES)
         sent = await asyncio.gather(
             *(
@@ -241,6 +270,19 @@ class Agent:
             )
         )
         return sum(sent)
+
+    async def _serving(self, spec: Spec) -> Serving:
+        """What answers the spec; where its task is another of the same name, the refusal says in
+        which settings."""
+        try:
+            return self._servings.find(spec)
+        except VoteError as error:
+            mine = self._servings.task(spec.task)
+            if error.kind is not ErrorKind.TASK_DIFFERS or mine is None:
+                raise
+            digest = spec.message.task_digest
+            request = common_pb2.GetTaskRequest(name=spec.task, digest=digest)
+            raise await self._difference(mine, request, error) from error
 
     async def _promise(self, spec: Spec) -> None:
         """Keeps what the round will cost apart from the budget, until the round is over."""
@@ -269,7 +311,7 @@ class Agent:
         try:
             await batch.fill(self._coordinator.FetchQueries(request, timeout=timeout))
         except grpc.RpcError as error:
-            raise VoteError.from_rpc(error, "The coordinator") from error
+            raise VoteError.from_rpc(error, _WHO) from error
 
     async def _await_start(self, spec: Spec, call: Any) -> None:
         """Says that the agent is prepared, and waits until enough are."""
@@ -291,7 +333,7 @@ class Agent:
             *(rpc.reach(channel, f"Party {name}") for name, channel in self._channels.items())
         )
 
-    def _cast(self, spec: Spec, batch: Batch) -> list[Share]:
+    def _cast(self, spec: Spec, serving: Serving, batch: Batch) -> list[Share]:
         """In a thread: charges, votes, shares.
 
         The spend is on disk before private data is looked at, so that nothing which depends on it,
@@ -302,7 +344,7 @@ class Agent:
         if spec.seconds_left() <= 0:
             raise _over(spec, "its deadline passed before this agent could vote")
         self._policy.charge(spec)
-        ballot = cast_ballot(self._voter, self._voter_name, self._name, spec, queries)
+        ballot = cast_ballot(serving.voter, serving.voter_name, self._name, spec, queries)
         return self._share(spec, ballot)
 
     def _share(self, spec: Spec, ballot: IntArray) -> list[Share]:

@@ -29,13 +29,11 @@ async def serve_agent(settings: AgentSettings) -> None:
     credentials = await credentials_of(settings)
     name = credentials.identity.name
     try:
-        voter, capabilities = await asyncio.to_thread(prepare, settings, name)
+        servings = await asyncio.to_thread(prepare, settings, name)
     except (ValueError, OSError) as error:
         raise CommandError(f"the data of agent {name} can't be used: {error}") from error
     async with contextlib.AsyncExitStack() as stack:
-        agent = await open_agent(
-            stack, settings, credentials, settings.data_dir, voter, capabilities
-        )
+        agent = await open_agent(stack, settings, credentials, settings.data_dir, servings)
         if settings.health_listen is not None:
             server = rpc.Server(credentials, settings.health_listen, [], agent.health)
             stack.push_async_callback(server.stop)

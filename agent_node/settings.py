@@ -7,11 +7,12 @@ from math import inf
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from mpc_vote.app.config import Address, Ballot, Delta, Name, Parties, Positive, RoleSettings
 from mpc_vote.data.readers import check_reader
 from mpc_vote.learning.voters import check_voter
+from mpc_vote.voting.limits import MAX_TASKS
 
 
 class Rounds(enum.StrEnum):
@@ -22,16 +23,52 @@ class Rounds(enum.StrEnum):
     UNVERIFIED = "unverified"
 
 
-class AgentSettings(RoleSettings):
-    """An organisation's agent: holds private data, votes on public queries, dials out only."""
+class VoterSettings(BaseModel):
+    """How private data is read, and what votes by it."""
 
-    command: ClassVar[str] = "agent"
-
-    data: Path = Field(description="npz file with private points x and labels y, or demo")
     reader: Annotated[str, AfterValidator(check_reader)] | None = Field(
         None,
         description="how to read --data: npz, or module:function of your own; by the file's ending "
         "if left out",
+    )
+    voter: Annotated[str, AfterValidator(check_voter)] = Field(
+        "knn",
+        description="knn: nearest neighbours; network: a model trained on this agent's data; or "
+        "module:function of your own",
+    )
+    seed: int = Field(0, ge=0, description="seed of a network's training")
+
+
+class ServedTask(VoterSettings):
+    """A further task of an agent: a table `[[serves]]` of its file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    task: Path = Field(description="the task's file")
+    data: Path = Field(description="file or folder of private records of the task")
+
+
+class AgentSettings(VoterSettings, RoleSettings):
+    """An organisation's agent: holds private data, votes on public queries, dials out only."""
+
+    command: ClassVar[str] = "agent"
+
+    serves: list[ServedTask] = Field(
+        [],
+        max_length=MAX_TASKS - 1,
+        description="further tasks, as tables [[serves]] of the file, each with task and data, "
+        "and if need be reader, voter and seed",
+    )
+    task: Path | None = Field(
+        None,
+        description="the task's file: k, features, reach and ballots follow from it; rounds "
+        "without a task if left out",
+    )
+    data: Path | None = Field(
+        None,
+        validate_default=True,
+        description="private records of the task; without one an npz file with points x and labels "
+        "y, or demo",
     )
     data_dir: Path = Field(description="folder for this agent's own privacy ledger")
     coordinator: Address = Field(description="host:port or unix:/path of the coordinator")
@@ -56,11 +93,6 @@ class AgentSettings(RoleSettings):
         None, description="host:port or unix:/path to say on whether this agent attends"
     )
     dealer_name: Name = Field("dealer", description="the dealer that this agent trusts")
-    voter: Annotated[str, AfterValidator(check_voter)] = Field(
-        "knn",
-        description="knn: nearest neighbours; network: a model trained on this agent's data; or "
-        "module:function of your own",
-    )
     k: int = Field(10, ge=1, le=100_000, description="neighbours that vote; public")
     features: str = Field(
         "raw", description="fixed feature map for neighbours: raw, strokes or unit"
@@ -71,7 +103,6 @@ class AgentSettings(RoleSettings):
         lt=1,
         description="count only neighbours as near as the nearest such part of the other queries",
     )
-    seed: int = Field(0, ge=0, description="seed of a network's training")
     min_sigma: float = Field(0.0, ge=0, description="refuse rounds with less noise, in votes")
     min_quorum: int = Field(3, ge=1, description="refuse rounds that may end with fewer agents")
     min_collusion: int = Field(
@@ -93,3 +124,11 @@ class AgentSettings(RoleSettings):
         8.0, gt=0, description="most epsilon ever at instance level; inf for no limit"
     )
     delta: Delta = Field(1e-3, description="delta of the budgets")
+
+    @field_validator("data")
+    @classmethod
+    def _given(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        served = info.data.get("serves", True)
+        if value is None and (not served or info.data.get("task") is not None):
+            raise ValueError("is missing: pass --data, or set it in the file or the environment")
+        return value

@@ -6,6 +6,9 @@
         result = client.label(queries, Plan(classes=10))
         print(result.labels, result.cost.epsilon_agent)
 
+With a task, `Plan(task=Task.load(path))` or `Plan(task=client.task("rhc"))`, all that it says need
+not be said again, and `result.names` has the labels by name.
+
 `AsyncLabelClient` does the same on asyncio. Both raise `VoteError`, which says what to do. With
 `patience`, in seconds, a service that is busy is asked again when it says so, until then.
 """
@@ -20,9 +23,10 @@ import threading
 import time
 from collections.abc import (
     AsyncGenerator,
-    AsyncIterator,
     Awaitable,
+    Callable,
     Coroutine,
+    Generator,
     Iterator,
     MutableMapping,
     Sequence,
@@ -31,7 +35,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 import grpc
 import numpy as np
@@ -50,6 +54,7 @@ from mpc_vote.proto.mpcvote.v1 import (
     model_pb2,
     model_pb2_grpc,
 )
+from mpc_vote.tasks import Task, agreement
 from mpc_vote.transport import rpc, tensors
 from mpc_vote.voting.ballots import BallotKind
 from mpc_vote.voting.limits import MAX_CLASSES
@@ -91,13 +96,23 @@ class LabelResult:
     absences: dict[str, str]
     warnings: tuple[str, ...]
     spec: common_pb2.RoundSpec | None
+    task: Task | None = None
+
+    @property
+    def names(self) -> list[str] | list[list[str]] | None:
+        """The labels by name, for attributes a list of those that a row has; None without a
+        task."""
+        return None if self.task is None else self.task.names(self.labels)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is asked for; None means the service's default."""
+    """What is asked for; None means the service's default.
 
-    classes: int
+    Either `task` or `classes` is given: classes, ballot and tau follow from a task.
+    """
+
+    classes: int | None = None
     ballot: BallotKind | None = None
     sigma: float | None = None
     quorum: int | None = None
@@ -108,6 +123,7 @@ class Plan:
     answer_seconds: int | None = None
     request_id: str | None = None
     verified: bool | None = None
+    task: Task | None = None
 
     def message(self) -> label_pb2.LabelPlan:
         """The plan on the wire, where zero means the default: a zero that is meant is refused."""
@@ -117,20 +133,40 @@ class Plan:
             raise VoteError(
                 ErrorKind.DELTA_RANGE, field="plan.delta", got=self.delta, low=MIN_DELTA
             )
-        if not 1 <= self.classes <= MAX_CLASSES:
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        if self.task is not None:
+            given |= self._of_task(self.task)
+        classes = given.get("classes", 0)
+        if not 1 <= classes <= MAX_CLASSES:
             raise VoteError(
                 ErrorKind.CLASSES_RANGE,
                 field="plan.classes",
-                got=self.classes,
+                got=classes,
                 low=1,
                 high=MAX_CLASSES,
             )
-        given = {name: value for name, value in vars(self).items() if value is not None}
-        if self.ballot is not None:
-            given["ballot"] = self.ballot.code
-        if self.engine is not None:
-            given["engine"] = self.engine.code
+        for name in ("ballot", "engine"):
+            if name in given:
+                given[name] = given[name].code
         return label_pb2.LabelPlan(**given)
+
+    def _of_task(self, task: Task) -> dict[str, Any]:
+        """What follows from a task; what the plan says otherwise is refused."""
+        follows = {"classes": len(task.classes), "ballot": task.vote.ballot, "tau": task.vote.tau}
+        for name, want in follows.items():
+            got = getattr(self, name)
+            if got is not None and got != want:
+                raise VoteError(
+                    ErrorKind.TASK_CONTRADICTED,
+                    field=f"plan.{name}",
+                    got=getattr(got, "name", got),
+                    task=task.name,
+                    want=getattr(want, "name", want),
+                )
+        return {**follows, "task": task.name, "task_digest": task.digest}
+
+
+OnTraining: TypeAlias = Callable[[model_pb2.TrainProgress], None]
 
 
 def pause(error: VoteError) -> float | None:
@@ -173,17 +209,21 @@ class AsyncLabelClient:
 
     async def stream(
         self, queries: npt.ArrayLike, plan: Plan, patience: float = 0.0
-    ) -> AsyncIterator[Progress | LabelResult]:
+    ) -> AsyncGenerator[Progress | LabelResult, None]:
         """Labels a batch: progress as it happens, then the result."""
         array, message = _rows(queries), plan.message()
+        if plan.task is not None:
+            agreement.check_rows(plan.task, array, "queries")
         started = time.monotonic()
         while True:
             try:
-                async with contextlib.aclosing(self._ask(array, message)) as events:
+                async with contextlib.aclosing(self._ask(array, message, plan.task)) as events:
                     async for event in events:
                         yield event
                 return
             except VoteError as error:
+                if error.kind is ErrorKind.TASK_DIFFERS and plan.task is not None:
+                    raise await self._difference(plan.task) from error
                 wait, waited = pause(error), time.monotonic() - started
                 if wait is None or waited + wait > patience:
                     raise
@@ -191,8 +231,12 @@ class AsyncLabelClient:
             yield Progress("waiting", 0, 1, detail, waited)
             await asyncio.sleep(wait)
 
+    async def _difference(self, mine: Task) -> VoteError:
+        """That the service's task of this name is another, and in what."""
+        return agreement.differs("this client", mine, "the service", await self.task(mine.name))
+
     async def _ask(
-        self, queries: npt.NDArray[Any], plan: label_pb2.LabelPlan
+        self, queries: npt.NDArray[Any], plan: label_pb2.LabelPlan, task: Task | None
     ) -> AsyncGenerator[Progress | LabelResult, None]:
         """One request."""
         parts: list[label_pb2.Labels] = []
@@ -212,7 +256,7 @@ class AsyncLabelClient:
                     if room < 0 or len(parts) > len(queries):
                         raise _nonsense(f"it has more labels than {len(queries)} queries take")
                 else:
-                    yield _result(response.completed, parts, opened, len(queries), plan.classes)
+                    yield _result(response.completed, parts, opened, queries, plan, task)
                     return
         except grpc.RpcError as error:
             raise VoteError.from_rpc(error, _WHO) from error
@@ -225,9 +269,18 @@ class AsyncLabelClient:
         return await rpc.is_serving(self._channel, "mpcvote.v1.LabelService")
 
     async def service(self) -> label_pb2.GetServiceResponse:
-        """Who attends, and the defaults."""
+        """Who attends, which tasks there are, and the defaults."""
         request = label_pb2.GetServiceRequest()
         return await _call(self._labels.GetService(request, timeout=_CALL_SECONDS))
+
+    async def task(self, name: str) -> Task:
+        """A task that the service serves."""
+        request = common_pb2.GetTaskRequest(name=name)
+        found = await _call(self._labels.GetTask(request, timeout=_CALL_SECONDS))
+        task = agreement.from_wire(found.task, _WHO)
+        if task.name != name:
+            raise _nonsense("it is another task than the one asked for")
+        return task
 
     async def rounds(self) -> Sequence[label_pb2.RoundSummary]:
         """This client's rounds, oldest first."""
@@ -252,23 +305,29 @@ class AsyncLabelClient:
         seed: int = 0,
         unlabelled: npt.ArrayLike | None = None,
         features: str = "",
-    ) -> AsyncIterator[model_pb2.TrainProgress | model_pb2.Model]:
-        """Trains a new version of the global model: progress, then the model's description.
+        *,
+        task: Task | None = None,
+        on_progress: OnTraining = lambda _: None,
+    ) -> model_pb2.Model:
+        """Trains a new version of the global model, and returns its description.
 
-        It also learns from `unlabelled` public points; neighbours among them are sought in the
-        feature map of this name, or among the points themselves.
+        It learns from all complete rounds of the task, or from those that are named; and also from
+        `unlabelled` public points. Without a task, neighbours among these are sought in the feature
+        map of this name, or among the points themselves.
         """
         first = model_pb2.TrainRequest(round_ids=round_ids, seed=seed, features=features)
         points = None if unlabelled is None else _rows(unlabelled, "unlabelled")
+        if task is not None:
+            first.task_digest = task.digest
+            if points is not None:
+                agreement.check_rows(task, points, "unlabelled")
         call = self._models.Train(_train_requests(first, points), timeout=_LABEL_SECONDS)
         try:
             async for response in call:
                 _plain(response)
-                if response.HasField("progress"):
-                    yield response.progress
-                else:
-                    yield response.model
-                    return
+                if not response.HasField("progress"):
+                    return response.model
+                on_progress(response.progress)
         except grpc.RpcError as error:
             raise VoteError.from_rpc(error, _WHO) from error
         finally:
@@ -354,13 +413,17 @@ class LabelClient:
 
     def stream(
         self, queries: npt.ArrayLike, plan: Plan, patience: float = 0.0
-    ) -> Iterator[Progress | LabelResult]:
+    ) -> Generator[Progress | LabelResult, None, None]:
         """Labels a batch: progress as it happens, then the result."""
         return self._iterate(self._client.stream(queries, plan, patience))
 
     def service(self) -> label_pb2.GetServiceResponse:
-        """Who attends, and the defaults."""
+        """Who attends, which tasks there are, and the defaults."""
         return self._wait(self._client.service())
+
+    def task(self, name: str) -> Task:
+        """A task that the service serves."""
+        return self._wait(self._client.task(name))
 
     def rounds(self) -> Sequence[label_pb2.RoundSummary]:
         """This client's rounds, oldest first."""
@@ -376,13 +439,22 @@ class LabelClient:
         seed: int = 0,
         unlabelled: npt.ArrayLike | None = None,
         features: str = "",
-    ) -> Iterator[model_pb2.TrainProgress | model_pb2.Model]:
-        """Trains a new version of the global model: progress, then the model's description.
+        *,
+        task: Task | None = None,
+        on_progress: OnTraining = lambda _: None,
+    ) -> model_pb2.Model:
+        """Trains a new version of the global model, and returns its description.
 
-        It also learns from `unlabelled` public points; neighbours among them are sought in the
-        feature map of this name, or among the points themselves.
+        It learns from all complete rounds of the task, or from those that are named; and also from
+        `unlabelled` public points. Without a task, neighbours among these are sought in the feature
+        map of this name, or among the points themselves. `on_progress` is called in the client's
+        own thread.
         """
-        return self._iterate(self._client.train(round_ids, seed, unlabelled, features))
+        return self._wait(
+            self._client.train(
+                round_ids, seed, unlabelled, features, task=task, on_progress=on_progress
+            )
+        )
 
     def models(self) -> Sequence[model_pb2.Model]:
         """All versions, oldest first."""
@@ -404,12 +476,12 @@ class LabelClient:
             future.cancel()
             raise
 
-    def _iterate(self, events: AsyncIterator[T]) -> Iterator[T]:
+    def _iterate(self, events: AsyncGenerator[T, None]) -> Generator[T, None, None]:
         async def step() -> T | None:
             return await anext(events, None)
 
         async def close() -> None:
-            await events.aclose()  # type: ignore[attr-defined]
+            await events.aclose()
 
         try:
             while (event := self._wait(step())) is not None:
@@ -466,15 +538,19 @@ def _result(
     completed: label_pb2.RoundCompleted,
     parts: Sequence[label_pb2.Labels],
     opened: label_pb2.RoundOpened,
-    rows: int,
-    classes: int,
+    queries: npt.NDArray[Any],
+    plan: label_pb2.LabelPlan,
+    task: Task | None,
 ) -> LabelResult:
     """All labels in their places, once there is one for each query."""
+    rows, classes = len(queries), plan.classes
     width = parts[0].width if parts else 1
     values = {part.offset: part.values for part in parts}
     flat = np.array([value for o in sorted(values) for value in values[o]], dtype=np.int64)
     if width == 0 or flat.size != rows * width:
         raise _nonsense(f"{flat.size} labels for {rows} queries")
+    if task is not None and width != task.vote.ballot.width(classes):
+        raise _nonsense(f"{width} labels for a query of task {task.name}")
     if flat.max() >= max(2, classes):
         raise _nonsense(f"label {flat.max()} of {classes} classes")
     return LabelResult(
@@ -485,6 +561,7 @@ def _result(
         absences={one.agent: one.reason for one in completed.absences},
         warnings=tuple(opened.warnings),
         spec=opened.spec if opened.HasField("spec") else None,
+        task=task,
     )
 
 

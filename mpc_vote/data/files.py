@@ -72,7 +72,7 @@ def read_mat(path: Path, keys: Iterable[str]) -> Arrays:
 def import_scipy_io(path: Path) -> Any:
     """scipy.io, which only MATLAB files need."""
     try:
-        import scipy.io  # type: ignore[import-untyped]
+        import scipy.io
     except ImportError as error:
         raise ValueError(
             f"{path}: reading a MATLAB file takes scipy, which is not installed: pip install scipy"

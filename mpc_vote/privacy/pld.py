@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 from dp_accounting.pld import pld_pmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-from scipy.special import ive, log_ndtr, ndtr  # type: ignore[import-untyped]
+from scipy.special import ive, log_ndtr, ndtr
 
 from mpc_vote.privacy import noise
 from mpc_vote.privacy.accountant import ROUND_UP, Unsupported, check_delta, totals

@@ -66,7 +66,7 @@ def unknown(who: str, task: str, known: Iterable[str]) -> VoteError:
 def differs(here: str, mine: Task, there: str, other: Task) -> VoteError:
     """That two have different tasks of one name, and in what."""
     found = mine.differences(other)
-    told = "; ".join(found[:_TOLD])
+    told = "; ".join(found[:_TOLD]) or "it is not said in what"
     if len(found) > _TOLD:
         told += f"; and {len(found) - _TOLD} more"
     who = f"{here} (here) and {there} (there)"

@@ -61,7 +61,9 @@ def refusing(error: VoteError) -> Handler:
 async def serving(handler: Handler) -> AsyncIterator[grpc.aio.Channel]:
     """A channel to a real server on loopback whose one method is `handler`."""
     server = grpc.aio.server()
-    methods = {"Call": grpc.unary_unary_rpc_method_handler(handler)}
+    methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+        "Call": grpc.unary_unary_rpc_method_handler(handler)
+    }
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler("test.Service", methods),)
     )
@@ -74,10 +76,16 @@ async def serving(handler: Handler) -> AsyncIterator[grpc.aio.Channel]:
         await server.stop(None)
 
 
+def raw_method(
+    channel: grpc.aio.Channel, path: str = METHOD
+) -> grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]:
+    return channel.unary_unary(path)
+
+
 async def call(channel: grpc.aio.Channel, seconds: float = SECONDS) -> VoteError:
     """What the client makes of the server's refusal."""
     with pytest.raises(grpc.RpcError) as caught:
-        await channel.unary_unary(METHOD)(b"", timeout=seconds)
+        await raw_method(channel)(b"", timeout=seconds)
     return VoteError.from_rpc(caught.value, "The server")
 
 
@@ -85,7 +93,7 @@ async def sent_status(error: VoteError) -> tuple[grpc.StatusCode, status_pb2.Sta
     """The status that a client of any language finds in the trailing metadata."""
     async with serving(refusing(error)) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await channel.unary_unary(METHOD)(b"", timeout=SECONDS)
+            await raw_method(channel)(b"", timeout=SECONDS)
     raw = dict(caught.value.trailing_metadata())[DETAILS]
     return caught.value.code(), status_pb2.Status.FromString(raw)
 
@@ -285,7 +293,7 @@ async def test_a_server_without_the_method_is_told_in_a_sentence() -> None:
 
     async with serving(handler) as channel:
         with pytest.raises(grpc.RpcError) as caught:
-            await channel.unary_unary("/test.Service/Other")(b"", timeout=SECONDS)
+            await raw_method(channel, "/test.Service/Other")(b"", timeout=SECONDS)
     error = VoteError.from_rpc(caught.value, "The server")
     assert error.kind is ErrorKind.PARTY_UNREACHABLE
     assert "unimplemented" in error.message

@@ -18,7 +18,7 @@ is split evenly over all comparisons of a test (Bonferroni).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, cast
@@ -124,7 +124,7 @@ def run(
         return opening(self, input, *args, **kwargs)
 
     def program(channel: Any, _: Preprocessing) -> Words:
-        exchange = channel.exchange
+        exchange: Callable[[bytes], Sequence[bytes]] = channel.exchange
 
         def exchanged(payload: bytes) -> Sequence[bytes]:
             received = exchange(payload)
@@ -190,7 +190,8 @@ def view(world: World, coalition: Collection[int]) -> View:
 def bit_counts(words: np.ndarray) -> np.ndarray:
     """For each bit of each position, in how many rows it is set."""
     octets = np.ascontiguousarray(words).view(np.uint8).reshape(ROWS, -1)
-    return np.unpackbits(octets, axis=1).sum(axis=0, dtype=np.int64)
+    counts: np.ndarray = np.unpackbits(octets, axis=1).sum(axis=0, dtype=np.int64)
+    return counts
 
 
 def differing_bits(one: View, other: View) -> list[str]:

@@ -48,7 +48,7 @@ def rankings_left(
     mask = np.uint64((1 << level.label_bits) - 1)
     opened = (np.array(wins) + s) % (1 << level.win_bits)
     rows = np.arange(ROWS)[:, None]
-    fits = labels == wins.index(CLASSES - 1)
+    fits: np.ndarray = labels == wins.index(CLASSES - 1)
     for part, sent in zip(parts, shares, strict=True):
         chosen = part.chosen[0][opened, np.arange(CLASSES), rows]
         fits &= (chosen.sum(axis=1, dtype=np.uint64) ^ sent) & mask == 0

@@ -111,8 +111,8 @@ class Masks:
 def inputs_for(seen: Transcript, honest: int, totals: Totals) -> Array:
     """The honest party's shares if these were the totals and the others' shares as they are."""
     others = [words for rank, words in enumerate(seen.inputs) if rank != honest]
-    words: Array = totals.reshape(-1).view(np.uint64)
-    return words - np.add.reduce(others)
+    words: Array = totals.reshape(-1).view(np.uint64) - np.add.reduce(others)
+    return words
 
 
 def explain(seen: Transcript, honest: int, totals: Totals) -> tuple[list[bytes], Array]:

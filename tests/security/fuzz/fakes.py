@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
@@ -30,6 +30,8 @@ from tests.security.fuzz.runner import Finding
 _STEP_SECONDS = 0.03
 _MAX_RESPONSES = 200
 _MAX_METADATA = 64 << 10
+
+Kind = TypeVar("Kind", bound=Message)
 
 
 @functools.cache
@@ -115,7 +117,7 @@ class PeerAgrees:
         return frame
 
 
-def decoded(kind: type[Message], messages: Sequence[bytes]) -> list[Message]:
+def decoded(kind: type[Kind], messages: Sequence[bytes]) -> list[Kind]:
     """As far as they are messages: gRPC itself ends a stream at the first that is none."""
     read = []
     for data in messages:
@@ -149,9 +151,10 @@ async def serve(
     else:
         return "undecodable"
     try:
-        work = handler(request, context)
+        work: Any = handler(request, context)
         if inspect.isasyncgen(work):
             async with contextlib.aclosing(work) as responses:
+                response: Any
                 async for response in responses:
                     context.told()
                     response.SerializeToString()

@@ -9,7 +9,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
@@ -65,12 +65,12 @@ def mutate_bytes(data: bytes, rng: random.Random, words: Sequence[bytes] = ()) -
 
 def mutate_message(message: Message, rng: random.Random) -> None:
     """Changes one field of a message, or of a message inside it."""
-    declared = message.DESCRIPTOR.fields
+    declared = cast(Sequence[FieldDescriptor], message.DESCRIPTOR.fields)
     if not declared:
         return
     # What is set leads deeper than what is not.
     present = [descriptor for descriptor, _ in message.ListFields()]
-    chosen = rng.choice(present) if present and rng.random() < 0.7 else rng.choice(declared)
+    chosen = rng.choice(present if present and rng.random() < 0.7 else declared)
     if chosen.message_type is not None and chosen.message_type.GetOptions().map_entry:
         message.ClearField(chosen.name)
     elif chosen.is_repeated:
@@ -128,7 +128,7 @@ def _value(chosen: FieldDescriptor, old: Any, rng: random.Random) -> Any:
             return _octets(old, rng)
         return _text(old, rng)
     low, high = _RANGES[kind]
-    if kind == FieldDescriptor.CPPTYPE_ENUM and rng.random() < 0.7:
+    if chosen.enum_type is not None and rng.random() < 0.7:
         return rng.choice(chosen.enum_type.values).number
     near = (old + rng.choice((-1, 1, -8, 8)), old * 2, old // 2)
     return min(high, max(low, rng.choice((*near, _integer(rng), _integer(rng)))))
@@ -186,7 +186,8 @@ class Script:
     @classmethod
     def decode(cls, data: bytes) -> Script:
         """Reads any bytes: what is cut short ends early."""
-        calls, at = [], 1
+        calls: list[Call] = []
+        at = 1
         while at + 3 <= len(data) and len(calls) < _MAX_CALLS:
             method, caller, count = data[at : at + 3]
             at += 3

@@ -7,12 +7,13 @@ import asyncio
 import contextlib
 import hashlib
 import math
+import secrets
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import grpc
@@ -45,6 +46,7 @@ from mpc_vote.client import AsyncLabelClient, LabelResult, Plan
 from mpc_vote.errors import VoteError
 from mpc_vote.learning.voters import Voter
 from mpc_vote.mpc import in_process as committee
+from mpc_vote.mpc.channel import Channel as MpcChannel
 from mpc_vote.mpc.cut_and_choose import (
     Drawn,
     Grant,
@@ -82,7 +84,7 @@ from tests.security.fuzz.decoders import (
     spec_message,
     specs,
 )
-from tests.security.fuzz.fakes import Channel, PeerAgrees, Stream, decoded, failure, serve
+from tests.security.fuzz.fakes import Channel, Kind, PeerAgrees, Stream, decoded, failure, serve
 from tests.security.fuzz.mutate import Call, Script, of_scripts
 from tests.security.fuzz.runner import Finding, Run, Target
 
@@ -248,7 +250,7 @@ _SEED = bytes(32)
 _SUBMISSION = bytes(16)
 
 
-def said(script: Script, names: Sequence[str], name: str, kind: type[Message]) -> list[Message]:
+def said(script: Script, names: Sequence[str], name: str, kind: type[Kind]) -> list[Kind]:
     """What the other end of a servicer's own calls says, by the script."""
     number = names.index(name)
     given = [m for one in script.calls if one.method == number for m in one.messages]
@@ -267,19 +269,19 @@ class Dealt:
             stream_keys(self.transcript, [_SEED for _ in ranks], copy) for copy in range(_COPIES)
         ]
 
-    def said(self) -> list[Message]:
+    def said(self) -> list[dealer_pb2.DealResponse]:
         """To any party."""
         grant = dealer_pb2.DealGrant(seed_hashes=self.hashes)
-        said: list[Message] = [dealer_pb2.DealResponse(grant=grant)]
+        said = [dealer_pb2.DealResponse(grant=grant)]
         for index, item in enumerate(self.session.plan):
             digests = commit(item, self.keys, index)
             commitments = dealer_pb2.DealCommitments(digests=digests, item=index)
             said.append(dealer_pb2.DealResponse(commitments=commitments))
         return said
 
-    def sent(self, copy: int) -> list[Message]:
+    def sent(self, copy: int) -> list[dealer_pb2.CollectResponse]:
         """The corrections of a copy, to the last party."""
-        sent: list[Message] = []
+        sent: list[dealer_pb2.CollectResponse] = []
         offset = 0
         for index, item in enumerate(self.session.plan):
             data = item.correct(self.keys[copy % _COPIES], index)
@@ -289,15 +291,15 @@ class Dealt:
 
     def drawn(self) -> Drawn:
         """What the parties then agree on."""
-        digests = tuple(m.commitments.digests for m in self.said()[1:])  # type: ignore[attr-defined]
+        digests = tuple(m.commitments.digests for m in self.said()[1:])
         seeds = (_SEED,) * _COPIES
 
-        def party(channel: committee.LocalChannel, _: Any) -> Drawn:
+        def party(channel: MpcChannel, _: Any) -> Drawn:
             grant = Grant(self.session, channel.rank, seeds, self.hashes, digests)
             return choose(grant, channel)
 
         with one_seed():
-            return committee.run_committee(len(PARTIES), party)[0]  # type: ignore[arg-type]
+            return committee.run_committee(len(PARTIES), party)[0]
 
 
 def one_seed() -> Any:
@@ -329,8 +331,8 @@ def _party(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
             given = said(script, _PARTY_NAMES, "peer says", party_pb2.ExchangeResponse)
 
             async def mirror() -> party_pb2.ExchangeResponse:
-                frame: Any = (await stream.written.get()).frame  # type: ignore[attr-defined]
-                return party_pb2.ExchangeResponse(frame=agrees.to(frame))
+                written: Any = await stream.written.get()
+                return party_pb2.ExchangeResponse(frame=agrees.to(written.frame))
 
             stream = Stream(given, mirror)
             return stream
@@ -340,9 +342,9 @@ def _party(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
             PARTIES[rank],
             tuple(PARTIES),
             "dealer",
-            {PARTIES[1 - rank]: Channel({"Exchange": exchange})},  # type: ignore[dict-item]
+            {PARTIES[1 - rank]: cast(Any, Channel({"Exchange": exchange}))},
             peer_servicer,
-            Channel({"Deal": deal, "Collect": collect}),  # type: ignore[arg-type]
+            cast(Any, Channel({"Deal": deal, "Collect": collect})),
             _EXCHANGE_SECONDS,
         )
         mark = DealerMark(folder / "dealer-caught", PARTIES[rank])
@@ -425,7 +427,7 @@ def party_seeds() -> list[bytes]:
         ]
         seeds.append(Script(rank, tuple(calls)).encode())
         (first,) = dealt.sent(0)[:1]
-        sent = dealer_pb2.CollectResponse(data=first.data[:999])  # type: ignore[attr-defined]
+        sent = dealer_pb2.CollectResponse(data=first.data[:999])
         answered = party_pb2.ExchangeResponse(frame=frame)
         payload = party_pb2.PeerFrame(sequence=0, payload=bytes(30))
         calls += [
@@ -458,9 +460,7 @@ def _coordinator(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
         ledger = Ledger(folder / f"ledger-{next(ledgers)}.db", Budget(None, None, 1e-3))
         numbers = count(1)
         try:
-            with mock.patch.object(
-                requests.secrets, "token_hex", lambda _: f"round-{next(numbers)}"
-            ):
+            with mock.patch.object(secrets, "token_hex", lambda _: f"round-{next(numbers)}"):
                 return await _coordinate(script, archive, ledger)
         finally:
             ledger.close()
@@ -853,12 +853,12 @@ def _mutate_agent(data: bytes, other: bytes, rng: Any) -> bytes:
         messages = []
         for message in one.messages:
             for response in decoded(agent_pb2.AttendResponse, [message]) if not one.method else []:
-                if response.HasField("announcement") and rng.random() < 0.7:  # type: ignore[attr-defined]
-                    spec = response.announcement.spec  # type: ignore[attr-defined]
+                if response.HasField("announcement") and rng.random() < 0.7:
+                    spec = response.announcement.spec
                     inner = Script(calls=(Call(0, 0, (spec,)),)).encode()
                     changed = Script.decode(of_scripts(common_pb2.RoundSpec)(inner, inner, rng))
                     specs_ = [m for c in changed.calls for m in c.messages]
-                    response.announcement.spec = specs_[0] if specs_ else b""  # type: ignore[attr-defined]
+                    response.announcement.spec = specs_[0] if specs_ else b""
                     message = response.SerializeToString()
             messages.append(message)
         calls.append(Call(one.method, one.caller, tuple(messages)))
@@ -881,7 +881,7 @@ def _client(_: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
     from mpc_vote.proto.mpcvote.v1 import label_pb2_grpc, model_pb2_grpc
 
     async def start(script: Script) -> str:
-        given = {
+        given: dict[str, list[Message]] = {
             name: said(script, _CLIENT_NAMES, name, kind)
             for name, kind in zip(_CLIENT_NAMES, _CLIENT_TYPES, strict=True)
         }
@@ -891,7 +891,7 @@ def _client(_: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
                 raise failure()
             return given["predict"][0]
 
-        channel = Channel(
+        channel: Any = Channel(
             {
                 "RequestLabels": lambda *_, **__: Stream(given["label"]),
                 "Train": lambda *_, **__: Stream(given["train"]),
@@ -900,8 +900,8 @@ def _client(_: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
             }
         )
         client = AsyncLabelClient.__new__(AsyncLabelClient)
-        client._labels = label_pb2_grpc.LabelServiceStub(channel)  # type: ignore[arg-type]
-        client._models = model_pb2_grpc.ModelServiceStub(channel)  # type: ignore[arg-type]
+        client._labels = label_pb2_grpc.LabelServiceStub(channel)
+        client._models = model_pb2_grpc.ModelServiceStub(channel)
         rows = np.ones((4, 2), np.float32)
         outcomes = []
         for work in (

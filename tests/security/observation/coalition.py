@@ -171,10 +171,12 @@ def _opened(frames: Sequence[Words], item: Triples | None) -> Words:
 def _less_own_masks(opened: Words, item: Triples, parts: Sequence[TriplePart]) -> Words:
     """Products open x - a and y - b, conjunctions x ^ a and y ^ b, bits x ^ a."""
     if item.kind is TripleKind.PRODUCT:
-        return opened + np.concatenate([_sum(p.a for p in parts), _sum(p.b for p in parts)])
-    if item.kind is TripleKind.CONJUNCTION:
-        return opened ^ np.concatenate([_xor(p.a for p in parts), _xor(p.b for p in parts)])
-    return opened ^ _xor(p.a for p in parts)
+        less: Words = opened + np.concatenate([_sum(p.a for p in parts), _sum(p.b for p in parts)])
+    elif item.kind is TripleKind.CONJUNCTION:
+        less = opened ^ np.concatenate([_xor(p.a for p in parts), _xor(p.b for p in parts)])
+    else:
+        less = opened ^ _xor(p.a for p in parts)
+    return less
 
 
 def _sum(words: Iterator[Words] | Sequence[Words]) -> Words:
@@ -225,8 +227,8 @@ def differences(one: Profile, other: Profile, false_alarm: float) -> set[str]:
             suspicious.add(name)
     table = _fisher(one.runs)
     limit = false_alarm / 2 / sum(len(counts) for counts in one.bits.values())
-    for name, counts in one.bits.items():
-        if table[counts, other.bits[name]].min() < limit:
+    for name, bits in one.bits.items():
+        if table[bits, other.bits[name]].min() < limit:
             suspicious.add(name)
     return suspicious
 

@@ -83,6 +83,8 @@ def table_openings(
     if len(payloads) != 3 * len(items):
         raise ValueError(f"{len(payloads)} exchanges for {len(items)} levels")
     for number, level in enumerate(items):
+        if not isinstance(level, LevelTables):
+            raise ValueError(f"{level} is no level")
         own = [held[number] for held in parts]
         first, second, third = payloads[3 * number : 3 * number + 3]
         yield level, list(_of_level(level, own, first, second, third))

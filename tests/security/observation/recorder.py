@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -134,7 +134,7 @@ def watch_servers(journal: Journal) -> None:
     make = grpc.aio.server
 
     def server(*args: Any, **options: Any) -> Any:
-        made = make(*args, **options)
+        made: Any = make(*args, **options)
         add_generic = made.add_generic_rpc_handlers
         add_registered = made.add_registered_method_handlers
 
@@ -199,8 +199,9 @@ def watch_ballots(path: Path) -> None:
     """At an agent: keeps what it alone may know, to look for it elsewhere."""
     from agent_node import agent
     from mpc_vote.privacy.noise import SkellamSampler
+    from mpc_vote.voting.aggregation import share_ballot
 
-    draw, share_ballot = SkellamSampler.sample, agent.share_ballot
+    draw = SkellamSampler.sample
     drawn: list[Any] = []
 
     def sample(self: SkellamSampler, *args: Any, **options: Any) -> Any:
@@ -221,8 +222,8 @@ def watch_ballots(path: Path) -> None:
         )
         return shares
 
-    SkellamSampler.sample = sample
-    agent.share_ballot = shared
+    cast(Any, SkellamSampler).sample = sample
+    cast(Any, agent).share_ballot = shared
 
 
 def fix_groups(sizes: str) -> None:
@@ -230,7 +231,7 @@ def fix_groups(sizes: str) -> None:
     from mpc_vote.argmax import registry
 
     groups = tuple(int(size) for size in sizes.split(","))
-    registry.choose_groups = lambda *_: groups
+    cast(Any, registry).choose_groups = lambda *_: groups
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -129,7 +129,9 @@ class Truth:
         """What was shared; of bits, all shares together, as nobody keeps the pointers' order."""
         if self.layout is None:
             return self.noisy
-        return np.bitwise_xor.reduce([self.expanded(rank) for rank in range(len(self.shares))])
+        shares = [self.expanded(rank) for rank in range(len(self.shares))]
+        together: npt.NDArray[np.int64] = np.bitwise_xor.reduce(shares)
+        return together
 
     def expanded(self, rank: int) -> npt.NDArray[np.int64]:
         """The share of a rank as the numbers that it stands for."""
@@ -167,11 +169,13 @@ class Observation:
 
     def total(self) -> npt.NDArray[np.int64]:
         """The votes of all agents, without noise."""
-        return np.sum([truth.ballot for truth in self.truths.values()], axis=0)
+        votes: npt.NDArray[np.int64] = np.sum([t.ballot for t in self.truths.values()], axis=0)
+        return votes
 
     def noisy_total(self) -> npt.NDArray[np.int64]:
         """The votes of all agents, with noise: what the committee finds the argmax of."""
-        return np.sum([truth.noisy for truth in self.truths.values()], axis=0)
+        votes: npt.NDArray[np.int64] = np.sum([t.noisy for t in self.truths.values()], axis=0)
+        return votes
 
 
 class WatchedCluster(Cluster):

@@ -158,7 +158,7 @@ def secrets_of(seen: Observation) -> Needles:
     wins = wins_of(total.T).T
     needles.add_matrix("wins", wins)
     needles.add_packed("wins", wins, LABEL_BITS)
-    needles.add_packed("comparisons", hidden["differences"] >= 0, 1)
+    needles.add_packed("comparisons", (hidden["differences"] >= 0).astype(np.int64), 1)
     return needles
 
 
@@ -476,7 +476,8 @@ def test_what_parties_compute_from_their_shares_stays_with_them(seen: Observatio
 def share_of_total(seen: Observation, rank: int) -> Matrix:
     """A party's share of the total, by query."""
     if not seen.spec.message.verified:
-        return np.sum([truth.expanded(rank) for truth in seen.truths.values()], axis=0)
+        added: Matrix = np.sum([t.expanded(rank) for t in seen.truths.values()], axis=0)
+        return added
     _, (totals, *_) = opened_by_level(seen)[0]
     share = totals.shares[rank] - totals.masks[rank]
     return np.ascontiguousarray(share[:CLASSES].T).view(np.int64)
@@ -520,7 +521,7 @@ def add_keys(needles: Needles, seen: Observation) -> list[Path]:
     assert len(files) == len(EVERYONE) + 1
     for path in files:
         pem = path.read_bytes()
-        key = serialization.load_pem_private_key(pem, password=None)
+        key: Any = serialization.load_pem_private_key(pem, password=None)
         scalar = key.private_numbers().private_value.to_bytes(32, "big")
         needles.add_bytes(path.parent.name, scalar)
         for line in pem.splitlines()[1:-1]:
@@ -626,7 +627,7 @@ def test_openings_are_what_they_are_said_to_be(
         values = np.take_along_axis(contestants, winner, axis=0).reshape(-1, QUERIES)
         tags = np.take_along_axis(labels, winner, axis=0).reshape(-1, QUERIES)
     assert np.array_equal(tags[0], seen.labels)
-    if seen.spec.engine.groups:
+    if seen.spec.message.groups:
         assert whats == ["totals", "comparisons", "wins", "totals", "labels", "comparisons", "wins"]
     else:
         assert whats == ["totals", "comparisons", "wins"]
@@ -765,8 +766,8 @@ def shares_received(view: View, openings: Sequence[Opening]) -> dict[str, bytes]
     seeds += [frame.hello.zero_seed for frame in frames(view, RECEIVED)]
     samples["seeds"] = b"".join(seeds)
     if view.name == "coordinator":
-        shares = [share.astype(np.uint64) for share in label_shares(view)]
-        samples["label shares"] = b"".join(ring.pack(share, LABEL_BITS) for share in shares)
+        words = [share.astype(np.uint64) for share in label_shares(view)]
+        samples["label shares"] = b"".join(ring.pack(share, LABEL_BITS) for share in words)
     return {what: data for what, data in samples.items() if data}
 
 

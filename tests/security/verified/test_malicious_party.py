@@ -214,7 +214,10 @@ def test_one_record_moves_one_vote_from_a_class_to_another_whatever_is_flipped(
 ) -> None:
     """D2^2 is 2, as without the malicious party: for every flip, over all orders of pointers."""
     orders = np.array(list(permutations(range(SMALL.votes))))
-    bits = [bits_in_all_orders(ballot, orders, monkeypatch) for ballot in (one, other)]
+    bits = (
+        bits_in_all_orders(one, orders, monkeypatch),
+        bits_in_all_orders(other, orders, monkeypatch),
+    )
     assert max(farthest(*bits, flips) for flips in all_flips()) == 2
 
 
@@ -222,7 +225,10 @@ def test_pointers_in_a_fixed_order_would_let_one_record_move_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     order = np.arange(SMALL.votes)[None]
-    bits = [bits_in_all_orders(ballot, order, monkeypatch) for ballot in ([1, 1, 1], [0, 1, 2])]
+    bits = (
+        bits_in_all_orders([1, 1, 1], order, monkeypatch),
+        bits_in_all_orders([0, 1, 2], order, monkeypatch),
+    )
     assert max(farthest(*bits, flips) for flips in all_flips()) > 2
 
 

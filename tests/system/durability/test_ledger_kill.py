@@ -21,7 +21,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -101,7 +101,7 @@ def watch_statements(steps: Steps, checkpoint: bool) -> None:
         return db
 
     connect_plainly = sqlite3.connect
-    sqlite3.connect = connect  # type: ignore[assignment]
+    cast(Any, sqlite3).connect = connect
     os.fsync = steps.around("fsync of the folder", os.fsync)
 
 

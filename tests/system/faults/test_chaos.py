@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,7 +101,7 @@ def found(
     ran: Ran,
     counts: list[ObservedAggregation],
     outcomes: list[RequestOutcome] | None = None,
-    **changes: object,
+    **changes: Any,
 ) -> str:
     federation, record = ran.federation, ran.record
     changed = dataclasses.replace(record, **changes)
@@ -226,6 +227,7 @@ def test_schedules_are_every_fault_at_every_step_in_an_order_by_seed() -> None:
     first = in_turn(schedules, SEED)
     assert {one for one in first if one.then is None} == set(schedules)
     for two in (one for one in first if one.then is not None):
+        assert two.then is not None
         assert two.then.victim not in ("", two.victim)
         assert STEPS.index(two.step) < STEPS.index(two.then.step)
     assert len(first) > len(schedules), "some have two faults"

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import (
+    AsyncIterable,
     AsyncIterator,
     Awaitable,
     Callable,
@@ -119,7 +120,8 @@ class Group:
         agents: Sequence[str] | None = None,
     ) -> Labels:
         """The plain argmax; ties go to the lower class."""
-        return np.argmax(self.totals(queries, kind, agents), axis=1)
+        best: Labels = np.argmax(self.totals(queries, kind, agents), axis=1)
+        return best
 
     def plan(self, **more: Any) -> Plan:
         """A plan without noise that this group can answer."""
@@ -332,7 +334,7 @@ async def ghost(
             process_id=process_id or secrets.token_hex(16),
         )
         await call.write(agent_pb2.AttendRequest(capabilities=capabilities))
-        welcome = await asyncio.wait_for(call.read(), SECONDS)
+        welcome: Any = await asyncio.wait_for(call.read(), SECONDS)
         assert welcome.HasField("welcome")
         try:
             yield Ghost(call)
@@ -361,7 +363,7 @@ def refused(kind: ErrorKind, *parts: str) -> Iterator[None]:
         assert part in caught.value.message
 
 
-async def error_of(work: Awaitable[Any]) -> VoteError:
+async def error_of(work: Awaitable[Any] | AsyncIterable[Any]) -> VoteError:
     """The catalogue's error that a raw call ends with."""
     try:
         result = await asyncio.wait_for(_drained(work), SECONDS)

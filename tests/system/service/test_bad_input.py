@@ -12,7 +12,7 @@ import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -221,8 +221,9 @@ async def test_too_many_bytes_are_refused_as_they_arrive(monkeypatch: pytest.Mon
 
 
 def test_agents_that_offer_no_known_ballot_are_not_asked() -> None:
+    unknown: Any = 99
     offer = agent_pb2.Capabilities(
-        classes=3, query_dtype=common_pb2.DTYPE_FLOAT32, query_shape=[6], ballots=[99], k=1
+        classes=3, query_dtype=common_pb2.DTYPE_FLOAT32, query_shape=[6], ballots=[unknown], k=1
     )
     defaults = requests.Defaults(
         parties=("party-0", "party-1"),
@@ -483,7 +484,8 @@ async def test_every_call_must_say_who_may_make_it(service: Service) -> None:
         async def GetService(self, request: Any, context: Any) -> Any:
             raise AssertionError
 
-    services = [(label_pb2_grpc.add_LabelServiceServicer_to_server, Careless())]
+    careless = cast(Any, Careless)()  # the stubs say abstract of what gRPC itself fills in
+    services = [(label_pb2_grpc.add_LabelServiceServicer_to_server, careless)]
     credentials = service.credentials(Role.COORDINATOR, "coordinator")
 
     async def health() -> dict[str, bool]:

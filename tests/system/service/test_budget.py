@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial, wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import psutil
@@ -93,10 +93,11 @@ async def at_once(
         client.label(group.queries(ROWS, seed=n), group.plan(sigma=SIGMA, **plan))
         for n in range(rounds)
     )
-    answers = await asyncio.gather(*asked, return_exceptions=True)
-    for answer in answers:
+    answers = []
+    for answer in await asyncio.gather(*asked, return_exceptions=True):
         assert isinstance(answer, LabelResult | VoteError), answer
-    return answers  # type: ignore[return-value]
+        answers.append(answer)
+    return answers
 
 
 async def test_an_agent_answers_as_many_rounds_as_its_budget_allows_and_the_others_go_on(
@@ -226,7 +227,7 @@ async def test_an_agent_says_one_thing_at_a_time(tmp_path: Path) -> None:
     stream, unused = Stream(), agent_pb2.Capabilities()
     async with grpc.aio.insecure_channel("localhost:1") as channel:
         policy: Any = None
-        agent = Agent("ann", policy, policy, unused, channel, {}, tmp_path)
+        agent = Agent("ann", policy, policy, unused, cast(Any, channel), {}, tmp_path)
         await asyncio.gather(*(agent._say(stream, agent_pb2.AttendRequest()) for _ in range(5)))
     assert stream.written == 5
 
@@ -472,7 +473,7 @@ class Points:
                 points.reach("after INSERT")
                 return cursor
 
-        sqlite3.connect = partial(sqlite3.connect, factory=Watched)  # type: ignore[assignment]
+        cast(Any, sqlite3).connect = partial(sqlite3.connect, factory=Watched)
         self.around(Ledger, "charge", lambda *_: "charge")
         for owner, method in (
             (Archive, "open_round"),
@@ -571,7 +572,7 @@ class Mortal:
             self.folder(label).mkdir(parents=True)
             self.arm(label, "")
             cluster.stop_child(label)
-        cluster.start_command = self._fork  # type: ignore[method-assign]
+        cast(Any, cluster).start_command = self._fork
         for label in self._labels:
             self.start(label)
         return self

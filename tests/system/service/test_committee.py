@@ -12,7 +12,7 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -61,7 +61,8 @@ VOTES = {
 
 def expected(agents: Sequence[str]) -> Labels:
     counts = sum(np.eye(CLASSES, dtype=np.int64)[VOTES[agent]] for agent in agents)
-    return np.argmax(counts, axis=1)
+    best: Labels = np.argmax(counts, axis=1)
+    return best
 
 
 # One aggregation, ever
@@ -531,7 +532,9 @@ async def test_a_frame_that_can_not_be_read_is_the_fault_of_the_peer_that_sent_i
     hello = party_pb2.SessionHello(session_id="s", context=bytes(32), zero_seed=bytes(32))
     first = party_pb2.ExchangeRequest(frame=party_pb2.PeerFrame(hello=hello))
     async with answering(service, servicer) as channel:
-        call = channel.stream_stream("/mpcvote.v1.PeerService/Exchange")()
+        call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(
+            "/mpcvote.v1.PeerService/Exchange"
+        )()
         await call.write(first.SerializeToString())
         session = await PeerChannel.open("s", bytes(32), PAIR, 1, {}, servicer, SECONDS)
         await call.write(b"\xff\xff")
@@ -561,7 +564,7 @@ async def test_a_party_that_is_done_first_takes_no_frame_back(service: Service) 
             await ending.wait()
             return await receive()
 
-        slow._links[0].receive = late  # type: ignore[method-assign]
+        cast(Any, slow._links[0]).receive = late
 
         async def finish_first() -> Sequence[bytes]:
             received = await asyncio.to_thread(fast.exchange, payloads[0])
@@ -579,5 +582,5 @@ async def test_a_party_that_is_done_first_takes_no_frame_back(service: Service) 
             slow.close()
             return received
 
-        both = await asyncio.gather(finish_first(), finish_last())
+        both = list(await asyncio.gather(finish_first(), finish_last()))
     assert both == [payloads] * 2

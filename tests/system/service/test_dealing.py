@@ -723,7 +723,7 @@ def _level(**changes: Any) -> dealer_pb2.DealItem:
     return dealer_pb2.DealItem(level=dealer_pb2.LevelItem(**given))
 
 
-def _triples(kind: int, count: int) -> dealer_pb2.DealItem:
+def _triples(kind: Any, count: int) -> dealer_pb2.DealItem:
     return dealer_pb2.DealItem(triples=dealer_pb2.TripleItem(kind=kind, count=count))
 
 
@@ -1050,6 +1050,7 @@ async def test_an_item_larger_than_the_pool_still_comes(dealer: Dealer) -> None:
     pool = WatchedPool(2 * SMALL.part_bytes)
     async with dealer.preprocessing("session", pool, plan) as preprocessing:
         for item in plan:
+            assert isinstance(item, Triples)
             assert (await taken(preprocessing, item)).c.size == item.count
     assert pool.held == 0
 
@@ -1145,7 +1146,7 @@ async def test_what_a_dealer_sent_before_it_stalled_is_still_used(
     certificates: Certificates,
 ) -> None:
     size = SMALL.correction_bytes
-    sent = [*GRANT, correction(size), correction(size, size)]
+    sent: list[Sent] = [*GRANT, correction(size), correction(size, size)]
     async with (
         serving(certificates, FaultyDealer(*sent)) as dealer,
         dealer.preprocessing("session", PreprocessingPool(1 << 20), timeout=SOON) as preprocessing,
@@ -1168,7 +1169,7 @@ async def test_parties_that_need_no_correction_need_no_dealer_after_the_grant(
 
 async def test_a_dealer_that_ends_too_early_is_named(certificates: Certificates) -> None:
     size = SMALL.correction_bytes
-    sent = [*GRANT, correction(size), correction(8, size)]
+    sent: list[Sent] = [*GRANT, correction(size), correction(8, size)]
     async with (
         serving(certificates, FaultyDealer(*sent, ends=True)) as dealer,
         dealer.preprocessing("session", PreprocessingPool(1 << 20)) as preprocessing,
@@ -1283,7 +1284,7 @@ async def test_an_error_that_waits_to_be_taken_keeps_nothing_of_what_the_dealer_
 async def test_a_dealer_that_dies_is_named(certificates: Certificates) -> None:
     """Its connection breaks in the middle of the stream: nobody waits for what will not come."""
     size = SMALL.correction_bytes
-    sent = [*GRANT, correction(size), correction(8, size)]
+    sent: list[Sent] = [*GRANT, correction(size), correction(8, size)]
     pool = PreprocessingPool(1 << 20)
     async with serving(certificates, FaultyDealer(*sent)) as dealer:
         (port,) = free_ports(1)
@@ -1541,7 +1542,8 @@ def votes(rows: int) -> dict[str, Labels]:
 
 def winners(cast: dict[str, Labels]) -> Labels:
     counts = np.sum([np.eye(3, dtype=np.int64)[labels] for labels in cast.values()], axis=0)
-    return np.argmax(counts, axis=1)
+    best: Labels = np.argmax(counts, axis=1)
+    return best
 
 
 def needed(spec: Spec) -> int:

@@ -16,6 +16,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -239,7 +240,7 @@ async def test_an_agent_that_wants_more_noise_is_left_out(service: Service, labs
     assert rosters == [{"lab-0", "lab-1"}, {"lab-0", "lab-1", "wary"}]
 
 
-REFUSED_SPECS = {
+REFUSED_SPECS: dict[str, tuple[dict[str, Any], str]] = {
     "too little noise": ({"sigma": 1.0}, "SIGMA_BELOW_POLICY"),
     "too small a quorum": ({"quorum": 1, "collusion": 0}, "POLICY_REFUSED"),
     "too few colluding": ({"collusion": 0}, "POLICY_REFUSED"),
@@ -258,7 +259,7 @@ REFUSED_SPECS = {
 def test_an_agent_believes_its_own_settings_and_no_coordinator(case: str, tmp_path: Path) -> None:
     """A coordinator that ignores what an agent announced gets nothing out of it."""
     changes, name = REFUSED_SPECS.get(case, ({}, ""))
-    given = {
+    given: dict[str, Any] = {
         "round_id": "round",
         "queries_digest": bytes(32),
         "queries": 50,

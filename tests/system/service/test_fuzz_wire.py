@@ -81,9 +81,11 @@ async def send(channel: grpc.aio.Channel, method: MethodDescriptor, call: Call) 
     messages = call.messages or (b"",)
     try:
         if method.client_streaming:
-            answer: Any = channel.stream_stream(path)(iter(messages), timeout=_CALL_SECONDS)
+            many: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(path)
+            answer: Any = many(iter(messages), timeout=_CALL_SECONDS)
         else:
-            answer = channel.unary_stream(path)(messages[0], timeout=_CALL_SECONDS)
+            one: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(path)
+            answer = one(messages[0], timeout=_CALL_SECONDS)
         async for _ in answer:
             pass
     except grpc.aio.AioRpcError as error:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc.aio
 import numpy as np
@@ -14,7 +14,13 @@ import pytest
 
 from mpc_vote.pki.authority import CertificateAuthority
 from mpc_vote.pki.identity import Credentials, Identity, Role, server_options
-from mpc_vote.proto.mpcvote.v1 import label_pb2, label_pb2_grpc, model_pb2, model_pb2_grpc
+from mpc_vote.proto.mpcvote.v1 import (
+    common_pb2,
+    label_pb2,
+    label_pb2_grpc,
+    model_pb2,
+    model_pb2_grpc,
+)
 from tests.system.service.support import command
 
 # Sets a title, clears the screen, begins a line, turns the direction; and is markup, of which the
@@ -46,10 +52,14 @@ class Liar(label_pb2_grpc.LabelServiceServicer, model_pb2_grpc.ModelServiceServi
 
     def _summary(self) -> label_pb2.RoundSummary:
         state = label_pb2.ROUND_STATE_COMPLETE
-        return label_pb2.RoundSummary(round_id=self.text, reason=self.text, state=state, ballot=1)
+        ballot = common_pb2.BALLOT_KIND_ONE_HOT
+        return label_pb2.RoundSummary(
+            round_id=self.text, reason=self.text, state=state, ballot=ballot
+        )
 
     async def GetService(self, request: Any, context: Any) -> Any:
-        agent = label_pb2.AgentPresence(agent=self.text, query_dtype=1)
+        dtype = common_pb2.DTYPE_FLOAT32
+        agent = label_pb2.AgentPresence(agent=self.text, query_dtype=dtype)
         return label_pb2.GetServiceResponse(agents=[agent], parties=[self.text])
 
     async def Train(self, requests: Any, context: Any) -> AsyncIterator[Any]:
@@ -78,7 +88,7 @@ async def lied(tmp_path: Path) -> AsyncIterator[Lied]:
         authority.issue(identity, tmp_path / identity.role)
     credentials = Credentials.load(tmp_path / Role.COORDINATOR)
     server = grpc.aio.server(options=server_options())
-    liar = Liar()
+    liar: Liar = cast(Any, Liar)()  # the stubs say abstract of what gRPC itself fills in
     label_pb2_grpc.add_LabelServiceServicer_to_server(liar, server)
     model_pb2_grpc.add_ModelServiceServicer_to_server(liar, server)
     port = server.add_secure_port("127.0.0.1:0", credentials.server_credentials())

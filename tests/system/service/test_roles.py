@@ -110,8 +110,10 @@ async def call(channel: grpc.aio.Channel, method: str) -> VoteError | None:
             yield b""
 
     try:
-        raw = channel.stream_stream(f"/mpcvote.v1.{method}")(requests(), timeout=SECONDS)
-        async for _ in raw:
+        raw: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(
+            f"/mpcvote.v1.{method}"
+        )
+        async for _ in raw(requests(), timeout=SECONDS):
             pass
     except grpc.aio.AioRpcError as error:
         return VoteError.from_rpc(error, "The server")

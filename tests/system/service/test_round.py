@@ -247,7 +247,8 @@ async def test_a_patient_client_comes_back_when_it_is_told(
     """A full service is asked again at its own hint, and at no other time, until it has room."""
     slow = Group(shape=(2,), classes=5, ks={}, spread=1.0)
     plan = slow.plan(quorum=1, collusion=0, answer_seconds=3_000)
-    queries, waited = clinics.queries(3), []
+    queries = clinics.queries(3)
+    waited: list[Progress] = []
     async with ghost(service, "dozer", classes=5) as dozer, service.client() as client:
         batch = np.zeros((1, 2), np.float32)
         waiting = [asyncio.create_task(client.label(batch, plan)) for _ in range(3)]

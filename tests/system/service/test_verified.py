@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,9 +69,9 @@ async def _agents(
         yield client
 
 
-async def _label(client: AsyncLabelClient, **more: object) -> LabelResult:
+async def _label(client: AsyncLabelClient, **more: Any) -> LabelResult:
     queries = np.zeros((QUERIES, 7), dtype=np.float32)
-    plan = Plan(classes=CLASSES, sigma=QUIET, collusion=0, **more)  # type: ignore[arg-type]
+    plan = Plan(classes=CLASSES, sigma=QUIET, collusion=0, **more)
     return await client.label(queries, plan)
 
 

@@ -10,7 +10,7 @@ import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import grpc.aio
 import numpy as np
@@ -45,7 +45,8 @@ from tests.system.service.support import SECONDS, cancelled, until
 
 PARTIES = ("party-0", "party-1")
 _TRUSTED = "--parties=party-0=h:1,party-1=h:1"
-_COMMITTEE = Committee(dial=None, stubs=dict.fromkeys(PARTIES))  # type: ignore[arg-type]
+_NOBODY: Any = None
+_COMMITTEE = Committee(dial=_NOBODY, stubs=dict.fromkeys(PARTIES, _NOBODY))
 
 
 class _Call:
@@ -85,11 +86,13 @@ async def test_announcements_without_end_do_not_pile_up(monkeypatch: pytest.Monk
     call = _Call([spec.wire for spec in specs[: most + 10]] + [b"\xff"])
     call._announcements += [spec.wire for spec in specs[most + 10 :]]
     nobody: Any = None
-    agent = Agent("ann", nobody, nobody, agent_pb2.Capabilities(), _Channel(), {}, Path())  # type: ignore[arg-type]
+    channel: Any = _Channel()
+    agent = Agent("ann", nobody, nobody, agent_pb2.Capabilities(), channel, {}, Path())
     monkeypatch.setattr(agent, "_coordinator", _Stub(call))
 
     async def for_ever(*_: object) -> int:
-        return await asyncio.get_running_loop().create_future()
+        never: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        return await never
 
     monkeypatch.setattr(agent, "_take_part", for_ever)
     session = asyncio.create_task(agent._session())
@@ -141,7 +144,7 @@ async def test_a_message_that_can_not_be_read_ends_the_session_and_not_the_agent
         return b"\xff" if message is None else message.SerializeToString()
 
     server = grpc.aio.server()
-    handlers = {
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "Attend": grpc.stream_stream_rpc_method_handler(garble, response_serializer=encoded)
     }
     service = grpc.method_handlers_generic_handler("mpcvote.v1.AgentService", handlers)
@@ -386,7 +389,7 @@ async def test_a_coordinator_that_hangs_up_after_go_has_one_vote_at_a_time(tmp_p
             at_once -= 1
             return vote(queries, kind)
 
-        table.voter.vote = slow  # type: ignore[method-assign]
+        cast(Any, table.voter).vote = slow
         first = table.announce()
         assert (await table.answer()).prepared.round_id == first
         table.go(first)
@@ -422,7 +425,7 @@ async def test_a_round_that_ends_before_its_vote_is_not_charged(tmp_path: Path) 
             assert released.wait(SECONDS)
             return vote(queries, kind)
 
-        table.voter.vote = slow  # type: ignore[method-assign]
+        cast(Any, table.voter).vote = slow
         rounds = []
         for _ in range(3):
             rounds.append(table.announce())
@@ -482,7 +485,7 @@ async def test_a_voter_that_fails_is_named_and_nothing_that_it_said(
     votes: Callable[[int], Any], why: str, tmp_path: Path
 ) -> None:
     async with _seated(tmp_path, "--voter=my_package.rules:make") as table:
-        table.voter.vote = lambda queries, kind: votes(len(queries))  # type: ignore[method-assign]
+        cast(Any, table.voter).vote = lambda queries, kind: votes(len(queries))
         round_id = table.announce()
         assert (await table.answer()).prepared.round_id == round_id
         table.go(round_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -51,12 +51,12 @@ def capabilities(settings: AgentSettings) -> agent_pb2.Capabilities:
     return offer
 
 
-def admitted(agents: Mapping[str, AgentSettings], **plan: object) -> Spec:
+def admitted(agents: Mapping[str, AgentSettings], **plan: Any) -> Spec:
     """The spec of a request, by a coordinator with its own defaults."""
     return spec_for({name: capabilities(settings) for name, settings in agents.items()}, **plan)
 
 
-def spec_for(present: Mapping[str, agent_pb2.Capabilities], **plan: object) -> Spec:
+def spec_for(present: Mapping[str, agent_pb2.Capabilities], **plan: Any) -> Spec:
     given = config.load(CoordinatorSettings, ["--certs=x", "--data-dir=x", PARTIES])
     defaults = Defaults(
         parties=tuple(given.parties),
@@ -71,7 +71,7 @@ def spec_for(present: Mapping[str, agent_pb2.Capabilities], **plan: object) -> S
         min_k=given.min_k,
         max_k=given.max_k,
     )
-    message = Plan(classes=CLASSES, **plan).message()  # type: ignore[arg-type]
+    message = Plan(classes=CLASSES, **plan).message()
     return make_spec(message, QUERIES, present, defaults, 0.001)
 
 
@@ -165,7 +165,7 @@ def liar(**says: Any) -> agent_pb2.Capabilities:
     """An agent that announces what it likes."""
     offer = capabilities(agent())
     for name, value in says.items():
-        offer.ClearField(name)  # type: ignore[arg-type]
+        offer.ClearField(cast(Any, name))
         offer.MergeFrom(agent_pb2.Capabilities(**{name: value}))
     return offer
 

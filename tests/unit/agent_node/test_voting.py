@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import grpc.aio
 import numpy as np
@@ -76,7 +76,7 @@ async def test_a_coordinator_that_lets_huge_queries_pass_is_refused(
             nobody,
             nobody,
             agent_pb2.Capabilities(),
-            channel,  # type: ignore[arg-type]
+            cast(Any, channel),
             {},
             tmp_path,
         )

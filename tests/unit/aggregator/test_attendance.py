@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,12 +18,14 @@ from mpc_vote.proto.mpcvote.v1 import agent_pb2
 from tests.security.fuzz.fakes import Aborted, Context
 from tests.system.service.committee import AGENTS, ROWS, Committee
 
+NOBODY: Any = None
+
 
 async def test_an_agent_that_reads_no_queries_has_few_of_them_wait(tmp_path: Path) -> None:
     """What is sent and not read takes the coordinator's memory; others are served meanwhile."""
     path = tmp_path / "queries.npy"
     np.save(path, np.zeros((ROWS, 2), np.float32))
-    committee = Committee(dial=None, stubs={"party-0": None, "party-1": None})  # type: ignore[arg-type]
+    committee = Committee(dial=NOBODY, stubs={"party-0": NOBODY, "party-1": NOBODY})
     attendance, spec = Attendance(Archive(tmp_path)), committee.spec()
     request = agent_pb2.FetchQueriesRequest(round_id=spec.round_id)
 
@@ -45,7 +48,7 @@ def test_what_agents_read_is_gone_when_its_round_is(tmp_path: Path) -> None:
     """Copies of the queries must not wait for the collector: rounds come faster than it does."""
     path = tmp_path / "queries.npy"
     np.save(path, np.zeros((ROWS, 2), np.float32))
-    committee = Committee(dial=None, stubs={"party-0": None, "party-1": None})  # type: ignore[arg-type]
+    committee = Committee(dial=NOBODY, stubs={"party-0": NOBODY, "party-1": NOBODY})
     gc.disable()
     try:
         with Attendance(Archive(tmp_path)).announce(committee.spec(), path) as ballots:

@@ -151,7 +151,7 @@ def missing_part(level: LevelTables, secrets: Secrets, others: Sequence[LevelPar
     like = others[0]
 
     def rest(truth: Array, shares: Sequence[Array]) -> Array:
-        left = truth.astype(np.uint64) - np.add.reduce([s.astype(np.uint64) for s in shares])
+        left: Array = truth.astype(np.uint64) - np.add.reduce([s.astype(np.uint64) for s in shares])
         return left.astype(shares[0].dtype)
 
     flips, steps = masks_of(level, secrets)

@@ -27,6 +27,7 @@ from tests.unit.argmax.committee import share
 
 TOTALS = np.array([[3, 1, 4, 1], [5, 9, 2, 6], [-5, -3, -5, -8], [7, 7, 7, 7], [0, 0, 1, 1]])
 WINNERS = TOTALS.argmax(axis=1).tolist()
+SITE = "crypten.mpc.primitives.binary.generate_kbit_random_tensor"
 
 
 def labels(method: MaxMethod, shares: Sequence[Words], classes: int = 4) -> list[int]:
@@ -35,7 +36,7 @@ def labels(method: MaxMethod, shares: Sequence[Words], classes: int = 4) -> list
     def program(channel: Channel, preprocessing: Preprocessing) -> Words:
         return engine.run(shares[channel.rank], classes, channel, preprocessing)
 
-    return np.add.reduce(run_committee(len(shares), program)).tolist()
+    return [int(label) for label in np.add.reduce(run_committee(len(shares), program))]
 
 
 def original_rng() -> ModuleType:
@@ -101,7 +102,7 @@ class TestImportSites:
     ) -> None:
         shipped = original_rng().generate_kbit_random_tensor
         assert shipped is not binding.random_kbit_tensor
-        monkeypatch.setattr(binding.crypten_binary, "generate_kbit_random_tensor", shipped)
+        monkeypatch.setattr(SITE, shipped)
         with pytest.raises(TypeError, match="Mark"):
             labels(MaxMethod.PAIRWISE, share(TOTALS, 2))
 
@@ -145,7 +146,8 @@ class TestRandomness:
     ) -> None:
         with monkeypatch.context() as patch:
             poison_generators(patch)
-            for draw in (torch.randint, torch.rand, np.random.rand, random.random):
+            draws: list[Any] = [torch.randint, torch.rand, np.random.rand, random.random]
+            for draw in draws:
                 with pytest.raises(AssertionError, match="was drawn from"):
                     draw(2)
             got = labels(method, share(TOTALS, 3))
@@ -155,7 +157,7 @@ class TestRandomness:
         shipped = original_rng().generate_kbit_random_tensor
         with monkeypatch.context() as patch:
             poison_generators(patch)
-            patch.setattr(binding.crypten_binary, "generate_kbit_random_tensor", shipped)
+            patch.setattr(SITE, shipped)
             with pytest.raises(AssertionError, match=r"torch\.randint was drawn from"):
                 labels(MaxMethod.PAIRWISE, share(TOTALS, 2))
 
@@ -169,7 +171,7 @@ class TestRandomness:
             sent: list[bytes] = []
 
             def program(channel: Any, preprocessing: Preprocessing) -> None:
-                exchange = channel.exchange
+                exchange: Callable[[bytes], Sequence[bytes]] = channel.exchange
 
                 def noted(payload: bytes) -> Sequence[bytes]:
                     if channel.rank == 0:
@@ -217,13 +219,13 @@ class TestOutsideOfASession:
         "use",
         [
             lambda: binding.crypten.communicator.get(),
-            lambda: binding.crypten_mpc.get_default_provider(),
+            lambda: binding.crypten.mpc.get_default_provider(),
             lambda: binding.zero_share(1),
             lambda: binding.random_ring_element((1,)),
             lambda: binding.random_kbit_tensor((1,)),
             lambda: binding.crypten.cryptensor(torch.tensor([1])),
-            lambda: binding.ArithmeticSharedTensor(torch.tensor([1]), src=0),
-            lambda: binding.BinarySharedTensor(torch.tensor([1]), src=0),
+            lambda: binding.crypten.mpc.primitives.ArithmeticSharedTensor(torch.tensor([1]), src=0),
+            lambda: binding.crypten.mpc.primitives.BinarySharedTensor(torch.tensor([1]), src=0),
         ],
         ids=["comm", "provider", "zero", "ring", "kbit", "cryptensor", "arithmetic", "binary"],
     )
@@ -319,7 +321,7 @@ class TestChannel:
 
     def test_openings_add_or_xor_and_keep_their_shape(self) -> None:
         def program(channel: Channel, preprocessing: Preprocessing) -> list[Any]:
-            communicator = binding.Communicator(channel)
+            communicator: Any = binding.Communicator(channel)
             mine = torch.full((2, 3), 5 + channel.rank)
             added = communicator.all_reduce(mine)
             xored = communicator.all_reduce(mine, op=torch.distributed.ReduceOp.BXOR)
@@ -370,7 +372,7 @@ class TestPreprocessing:
     def test_the_provider_of_a_session_is_the_dealers(self) -> None:
         def program(channel: Channel, preprocessing: Preprocessing) -> None:
             with binding.bound(channel, preprocessing):
-                assert isinstance(binding.crypten_mpc.get_default_provider(), binding.DealtProvider)
+                assert isinstance(binding.crypten.mpc.get_default_provider(), binding.DealtProvider)
 
         run_committee(2, program)
 

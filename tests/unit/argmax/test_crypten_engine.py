@@ -23,7 +23,7 @@ from tests.unit.argmax.committee import record, share
 def looks_uniform(words: Words) -> bool:
     """A chi-square test on bytes, wrong once in a thousand million."""
     observed = np.bincount(np.ascontiguousarray(words).view(np.uint8), minlength=256)
-    return stats.chisquare(observed).pvalue > 1e-9
+    return float(stats.chisquare(observed).pvalue) > 1e-9
 
 
 class TestFreshness:

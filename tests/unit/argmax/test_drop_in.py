@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -50,7 +50,8 @@ print(json.dumps(seen))
 
 def expected(values: np.ndarray, dim: int | None, keepdim: bool, one_hot: bool) -> np.ndarray:
     if not one_hot:
-        return np.argmax(values, axis=dim, keepdims=keepdim and dim is not None)
+        found: np.ndarray = np.argmax(values, axis=dim, keepdims=keepdim and dim is not None)
+        return found
     hot = np.zeros_like(values)
     if dim is None:
         hot.reshape(-1)[values.argmax()] = 1
@@ -137,7 +138,7 @@ def test_the_plan_is_what_it_takes() -> None:
                 taken.append(item)
             return take(item)
 
-        preprocessing.take = noted  # type: ignore[method-assign]
+        cast(Any, preprocessing).take = noted
         with binding.bound(channel, preprocessing):
             secure_argmax(binding.shared(np.zeros(60, np.uint64), (5, 12)), dim=1)
 
@@ -159,7 +160,7 @@ def test_values_that_are_no_integers_are_refused(values: torch.Tensor) -> None:
 
 def test_what_is_no_tensor_is_refused() -> None:
     with pytest.raises(ValueError, match="a torch tensor is wanted, not a list"):
-        integer_tensor([1, 2])  # type: ignore[arg-type]
+        integer_tensor([1, 2])
     with pytest.raises(ValueError, match="an MPCTensor is wanted, not a Tensor"):
         secure_argmax(torch.tensor([1, 2]))
 

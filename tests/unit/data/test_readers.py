@@ -17,13 +17,14 @@ from mpc_vote.data.dataset import Dataset
 from mpc_vote.data.partition import save_part
 from mpc_vote.data.readers import read, reader_for
 from mpc_vote.plugins import PluginError
+from mpc_vote.tasks import Task
 
 PART = Dataset("part", np.ones((3, 2), np.float32), np.array([0, 1, 1]), 2)
 REQUIRED = ("--certs=x", "--data=x", "--data-dir=x", "--coordinator=h:1", "--parties=a=h:1,b=h:2")
 
 
 def _plug_in(monkeypatch: pytest.MonkeyPatch, reader: Any) -> str:
-    monkeypatch.setitem(sys.modules, "my_readers", SimpleNamespace(read=reader))  # type: ignore[misc]
+    monkeypatch.setitem(sys.modules, "my_readers", SimpleNamespace(read=reader))
     return "my_readers:read"
 
 
@@ -42,13 +43,18 @@ def test_a_reader_that_is_named_comes_before_the_ending(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Path] = []
-    name = _plug_in(monkeypatch, lambda path: seen.append(path) or PART)
+
+    def noted(path: Path, task: Task | None) -> Dataset:
+        seen.append(path)
+        return PART
+
+    name = _plug_in(monkeypatch, noted)
     assert read(tmp_path / "part.npz", name) is PART
     assert seen == [tmp_path / "part.npz"]
 
 
 def _raise(error: BaseException) -> Any:
-    def reader(path: Path) -> Dataset:
+    def reader(path: Path, task: object) -> Dataset:
         raise error
 
     return reader
@@ -60,7 +66,7 @@ def _raise(error: BaseException) -> Any:
         (_raise(ValueError("line 3 is odd")), ValueError, "^line 3 is odd$"),
         (_raise(PermissionError("no")), OSError, "no"),
         (_raise(KeyError("x")), ValueError, "the reader my_readers:read failed: KeyError: 'x'"),
-        (lambda path: (1, 2), ValueError, "no Dataset but tuple"),
+        (lambda path, task: (1, 2), ValueError, "no Dataset but tuple"),
     ],
 )
 def test_a_reader_that_fails_is_named(
@@ -72,7 +78,9 @@ def test_a_reader_that_fails_is_named(
 
 def test_a_reader_that_is_not_there_is_a_mistake_in_the_settings() -> None:
     assert config.load(AgentSettings, REQUIRED).reader is None
-    with pytest.raises(ConfigError, match="choose one of npz"):
+    with pytest.raises(
+        ConfigError, match="choose one of csv, npy, npz, parquet, pictures, tsv, txt"
+    ):
         config.load(AgentSettings, [*REQUIRED, "--reader=xml"])
     with pytest.raises(PluginError, match="No module named"):
         read(Path("part"), "no_such_module:read")

@@ -64,11 +64,11 @@ def test_thirty_representatives_know_all_ten_digits(
 def test_the_choice_repeats_itself_and_leaves_global_randomness_alone(name: str) -> None:
     points, _ = _clumps([80, 80, 80], 1)
     np.random.seed(7)
-    before = np.random.get_state()[1].copy()
+    before = np.random.get_state(legacy=False)["state"]["key"].copy()
     first = selector(name)(points, 20, 5)
     assert np.array_equal(first, selector(name)(points, 20, 5))
     assert not np.array_equal(first, selector(name)(points, 20, 6))
-    assert np.array_equal(before, np.random.get_state()[1])
+    assert np.array_equal(before, np.random.get_state(legacy=False)["state"]["key"])
     assert first.dtype == np.int64
 
 

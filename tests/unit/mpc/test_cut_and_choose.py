@@ -326,7 +326,12 @@ def _lies() -> dict[str, Lie]:
             }.items():
 
                 def lie(
-                    at: int, peer: int, payload: bytes, number=number, whom=whom, changed=changed
+                    at: int,
+                    peer: int,
+                    payload: bytes,
+                    number: int = number,
+                    whom: tuple[int, ...] = whom,
+                    changed: Callable[[bytes], bytes] = changed,
                 ) -> bytes:
                     return changed(payload) if at == number and peer in whom else payload
 
@@ -355,7 +360,13 @@ def test_a_party_that_draws_two_lots_has_nobody_blame_the_dealer() -> None:
         transcript = given[0].transcript()
         coin = new_seed()
 
-        def lie(number: int, peer: int, payload: bytes, coin=coin, transcript=transcript) -> bytes:
+        def lie(
+            number: int,
+            peer: int,
+            payload: bytes,
+            coin: bytes = coin,
+            transcript: bytes = transcript,
+        ) -> bytes:
             if peer == 0:
                 return payload
             if number == 0:

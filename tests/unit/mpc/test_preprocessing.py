@@ -36,10 +36,12 @@ def is_valid(kind: TripleKind, parts: Sequence[TriplePart]) -> np.ndarray:
     added = {name: np.add.reduce([getattr(p, name) for p in parts]) for name in "abc"}
     xored = {name: np.bitwise_xor.reduce([getattr(p, name) for p in parts]) for name in "abc"}
     if kind is TripleKind.PRODUCT:
-        return added["c"] == added["a"] * added["b"]
-    if kind is TripleKind.CONJUNCTION:
-        return xored["c"] == xored["a"] & xored["b"]
-    return (added["c"] == xored["a"]) & (xored["a"] <= 1)
+        valid: np.ndarray = added["c"] == added["a"] * added["b"]
+    elif kind is TripleKind.CONJUNCTION:
+        valid = xored["c"] == xored["a"] & xored["b"]
+    else:
+        valid = (added["c"] == xored["a"]) & (xored["a"] <= 1)
+    return valid
 
 
 def seeds_for(parties: int) -> list[bytes]:
@@ -102,7 +104,7 @@ class TestParts:
 def looks_uniform(octets: bytes) -> bool:
     """A chi-square test on bytes, wrong once in a thousand million."""
     observed = np.bincount(np.frombuffer(octets, np.uint8), minlength=256)
-    return stats.chisquare(observed).pvalue > 1e-9
+    return float(stats.chisquare(observed).pvalue) > 1e-9
 
 
 @every_kind

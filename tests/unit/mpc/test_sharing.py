@@ -44,7 +44,7 @@ def read(share: Share, count: int, bits: int) -> ring.Words:
 def looks_uniform(words: ring.Words, bits: int) -> bool:
     """Whether the low bits, as bytes, pass a chi-square test against uniform ones."""
     counts = np.bincount(np.frombuffer(ring.pack(words, bits), np.uint8), minlength=256)
-    return stats.chisquare(counts).pvalue > FAILURE
+    return float(stats.chisquare(counts).pvalue) > FAILURE
 
 
 @given(sharings())

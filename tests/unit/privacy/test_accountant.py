@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,7 +58,7 @@ def ideal(number: int, votes: float) -> Mechanism:
     return GaussianVote(number, sigma(votes), ONE, TWO)
 
 
-def served(number: int, votes: float) -> Mechanism:
+def served(number: int, votes: float) -> SkellamVote:
     return SkellamVote(number, sigma(votes), ONE, TWO)
 
 
@@ -142,8 +143,9 @@ class TestConformance:
 
     @everywhere
     def test_an_unknown_mechanism_is_an_error(self, account: Account, make: Make) -> None:
+        unknown: Any = object()
         with pytest.raises(TypeError, match="no privacy bound"):
-            account([object()], Level.AGENT, 1e-5)  # type: ignore[list-item]
+            account([unknown], Level.AGENT, 1e-5)
 
     @everywhere
     @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-3, math.nan])
@@ -290,12 +292,13 @@ class TestEpsilons:
         assert found.exact is None
         assert "shape" in found.how
         assert 0 < found.tight < math.inf
-        mixed = [GaussianVote(10, 1e6, moved, moved), served(10, 50.0)]
+        mixed: list[Mechanism] = [GaussianVote(10, 1e6, moved, moved), served(10, 50.0)]
         assert epsilons(mixed, Level.AGENT, 1e-5).how == "PLD"
 
     def test_a_level_without_a_bound_is_infinite_in_all_accounts(self) -> None:
         steps = PoissonGaussian(1, 0.1, 1.0, None, Clipped(1.0))
-        for mixed in ([steps], [served(1, 10.0), steps]):
+        alone: list[Mechanism] = [steps]
+        for mixed in (alone, [served(1, 10.0), *alone]):
             found = epsilons(mixed, Level.AGENT, 1e-5)
             assert found.simple == found.tight == found.exact == math.inf
         assert epsilons([steps], Level.INSTANCE, 1e-5).simple < math.inf

@@ -11,6 +11,7 @@ import pickle
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -68,7 +69,8 @@ def divergence(log_p: FloatArray, log_q: FloatArray, orders: FloatArray | float)
         series = excess**2 * a * (a - 1) / 2
         series = series * (1 + (a - 2) / 3 * excess * (1 + (a - 3) / 4 * excess))
         small = np.log1p((q * np.where(np.abs(excess) * a < 1e-3, series, full)).sum(axis=1))
-    return np.where(plain > 1e-2, plain, small) / (a[:, 0] - 1)
+    found: FloatArray = np.where(plain > 1e-2, plain, small) / (a[:, 0] - 1)
+    return found
 
 
 def neighbours(totals: FloatArray, level: Level) -> Iterator[FloatArray]:
@@ -293,7 +295,7 @@ def test_the_paper_formula_is_not_refuted_on_the_grid(cases: list[Case]) -> None
 def test_a_private_value_hides_from_whatever_would_show_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    secret = Private(0.73219)
+    secret: Any = Private(0.73219)
     for shown in (repr(secret), str(secret), f"{secret}", f"{secret:.3f}", f"{[secret]}"):
         assert "private" in shown and "73" not in shown
     with caplog.at_level(logging.INFO):
@@ -301,11 +303,11 @@ def test_a_private_value_hides_from_whatever_would_show_it(
         logging.info("epsilon %s", secret)
     assert "73" not in caplog.text
     for refused in (
-        lambda: float(secret),  # type: ignore[arg-type]
+        lambda: float(secret),
         lambda: "%f" % secret,  # noqa: UP031
-        lambda: round(secret, 3),  # type: ignore[call-overload]
-        lambda: secret < 1,  # type: ignore[operator]
-        lambda: secret + 0.0,  # type: ignore[operator]
+        lambda: round(secret, 3),
+        lambda: secret < 1,
+        lambda: secret + 0.0,
         lambda: json.dumps({"epsilon": secret}),
         lambda: pickle.dumps(secret),
         lambda: copy.deepcopy(secret),
@@ -330,15 +332,15 @@ def test_a_record_that_holds_a_private_value_does_not_show_it_either() -> None:
 
 
 def test_other_noise_is_refused() -> None:
-    skellam = SkellamVote(1, 625.0, Sensitivity(1, 1), Sensitivity(2, 2))
+    skellam: Any = SkellamVote(1, 625.0, Sensitivity(1, 1), Sensitivity(2, 2))
     with pytest.raises(TypeError, match="Gaussian noise only"):
-        curve([[3, 1]], skellam, Level.AGENT, [2.0])  # type: ignore[arg-type]
+        curve([[3, 1]], skellam, Level.AGENT, [2.0])
 
 
 @pytest.mark.parametrize(
     "rows", [[7341.0, 1.0], [[7341.0]], [[7341.0, math.nan]], [[7341.0, math.inf]], [[7341, 1]] * 2]
 )
-def test_malformed_histograms_are_refused_without_quoting_them(rows: list[object]) -> None:
+def test_malformed_histograms_are_refused_without_quoting_them(rows: Any) -> None:
     with pytest.raises(ValueError) as caught:
         curve(rows, one_hot(1, 5.0), Level.AGENT, [2.0])
     assert "7341" not in str(caught.value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -121,12 +122,12 @@ def test_levels_use_their_own_sensitivity() -> None:
     ],
 )
 def test_a_screen_costs_what_one_cell_may_move(kind: BallotKind, agent: int, instance: int) -> None:
-    given = {"fraction_bits": 4, "ks": [5, 3, 4], "tau": 2}
+    given: dict[str, Any] = {"fraction_bits": 4, "ks": [5, 3, 4], "tau": 2}
     screen = SkellamScreen(
         10,
         1e4,
-        kind.agent_sensitivity(**given).of_maximum(),  # type: ignore[arg-type]
-        kind.instance_sensitivity(**given).of_maximum(),  # type: ignore[arg-type]
+        kind.agent_sensitivity(**given).of_maximum(),
+        kind.instance_sensitivity(**given).of_maximum(),
     )
     assert screen.agent == Sensitivity.of_cells(1, agent)
     assert screen.instance == Sensitivity.of_cells(1, instance)
@@ -148,9 +149,9 @@ def test_the_largest_total_moves_no_further_than_of_maximum_says(
 
 def test_the_ballots_say_how_many_cells_move() -> None:
     def shapes(kind: BallotKind) -> list[tuple[int | None, int | None]]:
-        given = {"fraction_bits": 4, "ks": [5, 3, 4], "tau": 2}
-        agent = kind.agent_sensitivity(**given)  # type: ignore[arg-type]
-        instance = kind.instance_sensitivity(**given)  # type: ignore[arg-type]
+        given: dict[str, Any] = {"fraction_bits": 4, "ks": [5, 3, 4], "tau": 2}
+        agent = kind.agent_sensitivity(**given)
+        instance = kind.instance_sensitivity(**given)
         return [(found.cells, found.step) for found in (agent, instance)]
 
     assert shapes(ONE_HOT) == [(1, 16), (2, 16)]
@@ -163,8 +164,9 @@ def sampled_divergence(order: float, q: float, z: float, replaced: bool) -> tupl
     """Both directions for contributions 1 and 0, or 1 and -1, integrated numerically."""
 
     def log_density(x: float, mean: float) -> float:
-        logs = [math.log1p(-q) - (x / z) ** 2 / 2, math.log(q) - ((x - mean) / z) ** 2 / 2]
-        return float(np.logaddexp(*logs)) if mean else -((x / z) ** 2) / 2
+        without = math.log1p(-q) - (x / z) ** 2 / 2
+        sampled = math.log(q) - ((x - mean) / z) ** 2 / 2
+        return float(np.logaddexp(without, sampled)) if mean else -((x / z) ** 2) / 2
 
     def one_way(first: float, second: float) -> float:
         def integrand(x: float) -> float:
@@ -343,9 +345,9 @@ def test_text_that_is_no_record_is_refused(text: str) -> None:
 
 def test_a_mechanism_needs_to_know_what_it_protects() -> None:
     with pytest.raises(ValueError):
-        SkellamVote(1, 1.0, (1, 1), ONE)  # type: ignore[arg-type]
+        SkellamVote(1, 1.0, cast(Any, (1, 1)), ONE)
     with pytest.raises(ValueError):
-        PoissonGaussian(1, 0.1, 1.0, 1.0, None)  # type: ignore[arg-type]
+        PoissonGaussian(1, 0.1, 1.0, cast(Any, 1.0), None)
     with pytest.raises(ValueError, match="one number"):
         SkellamScreen(1, 1.0, ONE, Sensitivity.of_cells(2, 1))
     with pytest.raises(ValueError, match="one number"):

@@ -7,6 +7,7 @@ import math
 import random
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -97,7 +98,7 @@ def test_the_sensitivity_is_smooth_and_covers_every_neighbour(
             near &= (stacked.sum(axis=2) == rows.sum(axis=1)).all(axis=1)
         assert (np.abs(value[near] - value[i]) <= smoothed[i]).all()
         assert (smoothed[i] <= math.exp(beta) * smoothed[near] * (1 + 1e-12)).all()
-        for j in np.flatnonzero(near):
+        for j in np.flatnonzero(near).tolist():
             assert gaussian_divergence(means[[i, j]], deviations[[i, j]], order) <= cost
             largest = max(largest, abs(float(value[i] - value[j])) / smoothed[i])
     assert largest > 0.1
@@ -250,7 +251,7 @@ def test_a_release_says_what_it_is_and_what_it_costs(monkeypatch: pytest.MonkeyP
     for part in ("agent level", "400 queries", "order 8", "probability 0.99", "publishing"):
         assert part in text
     with pytest.raises(FrozenInstanceError):
-        found.upper = 0.0  # type: ignore[misc]
+        cast(Any, found).upper = 0.0
 
 
 def test_a_release_is_charged_before_anything_is_drawn(
@@ -313,6 +314,6 @@ def test_parameters_must_make_sense(wrong: dict[str, float]) -> None:
 
 
 def test_other_noise_is_refused() -> None:
-    skellam = SkellamVote(400, 625.0, Sensitivity(1, 1), Sensitivity(2, 2))
+    skellam: Any = SkellamVote(400, 625.0, Sensitivity(1, 1), Sensitivity(2, 2))
     with pytest.raises(TypeError, match="Gaussian noise only"):
-        release(ROWS, skellam, Level.AGENT, 8.0, **PLAN, charge=free)  # type: ignore[arg-type]
+        release(ROWS, skellam, Level.AGENT, 8.0, **PLAN, charge=free)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from dp_accounting import dp_event
@@ -56,12 +57,12 @@ def test_skellam_at_four_fraction_bits_is_as_good(
 
 
 def test_frequency_ballots_of_65_neighbours() -> None:
-    given = {"fraction_bits": 11, "ks": [65]}
+    given: dict[str, Any] = {"fraction_bits": 11, "ks": [65]}
     vote = SkellamVote(
         657,
         (35 * 2.0**11) ** 2,
-        KNN_FREQUENCY.agent_sensitivity(**given),  # type: ignore[arg-type]
-        KNN_FREQUENCY.instance_sensitivity(**given),  # type: ignore[arg-type]
+        KNN_FREQUENCY.agent_sensitivity(**given),
+        KNN_FREQUENCY.instance_sensitivity(**given),
     )
     rounding = math.ceil(2**11 / 65) / (2**11 / 65)
     found = epsilons([vote], Level.INSTANCE, 1e-4)

@@ -20,7 +20,7 @@ def named() -> list[tuple[str, list[str]]]:
 
 def defined(file: str) -> set[tuple[str, ...]]:
     """Tests and classes of a file, by their path in it."""
-    found = set()
+    found: set[tuple[str, ...]] = set()
     for node in ast.parse((ROOT / file).read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             found.add((node.name,))

@@ -65,7 +65,8 @@ def test_that_ballots_are_verified_changes_no_label(
             kind, 25, classes, known, 3.0, tau=classes, parties=parties, verified=verified
         )
         labels.append(vote(spec, cast, seed))
-    assert np.array_equal(*labels)
+    plain, checked = labels
+    assert np.array_equal(plain, checked)
 
 
 def test_noise_is_each_agents_own_and_follows_the_seed() -> None:

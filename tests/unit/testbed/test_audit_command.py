@@ -66,7 +66,8 @@ def test_a_voter_that_moves_too_far_ends_with_code_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def own_share(counts: IntArray, fraction_bits: int, **_: int) -> IntArray:
-        return (counts << fraction_bits) // np.maximum(counts.sum(axis=1), 1)[:, None]
+        shares: IntArray = (counts << fraction_bits) // np.maximum(counts.sum(axis=1), 1)[:, None]
+        return shares
 
     monkeypatch.setattr(KNN_FREQUENCY, "encode", own_share)
     assert cli.main(["audit", *SMALL, "--json", "-"]) == 1

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import psutil
@@ -305,7 +306,7 @@ def test_totals_have_ties_and_extremes_and_shares_sum_to_them(engine: EngineKind
     assert totals.shape == (40, 4)
     assert (totals.max(), totals.min()) == (largest, -largest)
     assert sum(np.ptp(row) == 0 for row in totals) >= 10
-    summed = np.sum([job.share(rank) for rank in range(3)], axis=0, dtype=np.uint64)
+    summed: ring.Words = np.add.reduce([job.share(rank) for rank in range(3)])
     np.testing.assert_array_equal(ring.signed(summed, bits), totals.reshape(-1))
     again = job.model_copy(update={"repeat": 2})
     assert (again.totals() != totals).any()
@@ -388,9 +389,9 @@ def outcome(**changes: object) -> PartyMeasurement:
     return PartyMeasurement.model_validate({**figures, **changes})
 
 
-def row(**changes: object) -> BenchRow:
+def row(**changes: Any) -> BenchRow:
     runs = [CommitteeRun(job_of(CASE, 1), 0.041, [outcome()] * 3)]
-    return replace(measure.summarise(CaseRuns(CASE, runs)), **changes)  # type: ignore[arg-type]
+    return replace(measure.summarise(CaseRuns(CASE, runs)), **changes)
 
 
 def test_a_repeat_takes_as_long_as_its_slowest_party() -> None:
@@ -438,7 +439,7 @@ def test_rows_are_compared_with_the_best_stock_of_their_shape() -> None:
 async def test_cases_take_turns_and_the_first_turn_does_not_count() -> None:
     committee = PretendCommittee()
     wanted = cases.grid([TABLE, PAIRWISE], [3], [16], [5], [NetworkCondition(0, None)], 25)
-    found = await measure.measure(committee, wanted, 2, lambda step: None)  # type: ignore[arg-type]
+    found = await measure.measure(cast(Any, committee), wanted, 2, lambda step: None)
     assert [repeat for _, repeat in committee.order] == [0, 0, 1, 1, 2, 2]
     for turn in range(3):
         engines = {case.engine for case, _ in committee.order[2 * turn : 2 * turn + 2]}
@@ -451,7 +452,7 @@ async def test_cases_take_turns_and_the_first_turn_does_not_count() -> None:
 
 async def test_what_does_not_fit_in_memory_is_left_out_and_said() -> None:
     committee = PretendCommittee(preprocessing=1 << 60)
-    found = await measure.measure(committee, [CASE], 1, lambda step: None)  # type: ignore[arg-type]
+    found = await measure.measure(cast(Any, committee), [CASE], 1, lambda step: None)
     assert not found.rows and not committee.order
     assert "3 parties, 16 x 5, rtt 40 ms" in found.notes[0]
 
@@ -550,15 +551,16 @@ def test_sizes(value: float, text: str) -> None:
 
 def test_plots_of_every_dimension(tmp_path: Path) -> None:
     crypten = {"engine": "crypten", "method": "pairwise"}
+    values_of: dict[str, list[float]] = {
+        "parties": [2, 3],
+        "queries": [100, 500],
+        "classes": [10, 100],
+        "rtt_ms": [10.0],
+    }
     rows = [
         row(**{**engine, key: value})
         for engine in ({}, crypten)
-        for key, values in {
-            "parties": [2, 3],
-            "queries": [100, 500],
-            "classes": [10, 100],
-            "rtt_ms": [10.0],
-        }.items()
+        for key, values in values_of.items()
         for value in values
     ] + [row(rtt_ms=0.0, rate_mbit=None, rtt_measured_ms=0.5)]
     names = {path.name for path in plots.draw(rows, tmp_path) if path.suffix == ".png"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -110,8 +111,8 @@ def test_the_place_of_nothing_taken_for_the_last_record_is_found(
     """What faiss gives where distances overflow: place -1 at the largest float32."""
     sound = knn._nearest
 
-    def believed(*given: object) -> tuple[FloatArray, IntArray]:
-        distances, places = sound(*given)  # type: ignore[arg-type]
+    def believed(*given: Any) -> tuple[FloatArray, IntArray]:
+        distances, places = sound(*given)
         return np.where(places < 0, np.float32(LARGEST), distances), places
 
     monkeypatch.setattr(knn, "_nearest", believed)
@@ -124,7 +125,8 @@ def test_the_place_of_nothing_taken_for_the_last_record_is_found(
 def test_features_that_depend_on_other_records_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def centred(points: FloatArray) -> FloatArray:
         with np.errstate(over="ignore", invalid="ignore"):
-            return maps.raw(points) - maps.raw(points).mean(axis=0)
+            moved: FloatArray = maps.raw(points) - maps.raw(points).mean(axis=0)
+            return moved
 
     monkeypatch.setitem(maps.FEATURE_MAPS, "raw", centred)
     assert _exceeded(measure(_style(KNN_COUNT))) == {Level.INSTANCE}
@@ -140,7 +142,8 @@ def test_distances_that_round_by_their_place_are_found(monkeypatch: pytest.Monke
 
 def test_a_vote_divided_by_ones_own_records_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def own_share(counts: IntArray, fraction_bits: int, **_: int) -> IntArray:
-        return (counts << fraction_bits) // np.maximum(counts.sum(axis=1), 1)[:, None]
+        shares: IntArray = (counts << fraction_bits) // np.maximum(counts.sum(axis=1), 1)[:, None]
+        return shares
 
     monkeypatch.setattr(KNN_FREQUENCY, "encode", own_share)
     assert _exceeded(measure(_style(KNN_FREQUENCY))) == {Level.INSTANCE}

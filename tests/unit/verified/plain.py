@@ -30,7 +30,7 @@ def noise_in(layout: Layout, bits: npt.NDArray[Any]) -> IntArray:
     """Units of noise, (queries, classes)."""
     weights = np.array(layout.noise_weights)
     flags = bits[:, layout.bits - layout.classes * len(weights) :]
-    cells = flags.reshape(len(bits), layout.classes, -1).astype(np.int64) @ weights
+    cells: IntArray = flags.reshape(len(bits), layout.classes, -1).astype(np.int64) @ weights
     return cells - layout.bound
 
 

@@ -39,7 +39,7 @@ def suspicion(ballot: list[int]) -> float:
     single = np.bincount(numbers, minlength=len(ways))
     # A query beside the next one: an order that is used twice shows.
     pairs = np.bincount(numbers[::2] * len(ways) + numbers[1::2], minlength=len(ways) ** 2)
-    return min(stats.chisquare(one).pvalue for one in (single, pairs))
+    return min(float(stats.chisquare(one).pvalue) for one in (single, pairs))
 
 
 @pytest.mark.parametrize("ballot", BALLOTS.values(), ids=BALLOTS.keys())

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ RoundSpec = common_pb2.RoundSpec
 Change = Callable[[RoundSpec], None]
 
 
-def message(agents: int = 5, parties: int = 3, **fields: object) -> RoundSpec:
+def message(agents: int = 5, parties: int = 3, **fields: Any) -> RoundSpec:
     """A valid message of a round, with some fields set otherwise."""
     made = RoundSpec(
         round_id="round-1",
@@ -58,7 +59,7 @@ def changed(**fields: object) -> Change:
 
     def apply(made: RoundSpec) -> None:
         for name, value in fields.items():
-            made.ClearField(name)
+            made.ClearField(cast(Any, name))
             if isinstance(value, list):
                 getattr(made, name).extend(value)
             else:

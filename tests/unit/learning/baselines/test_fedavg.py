@@ -116,14 +116,18 @@ def test_no_agent_moves_the_model_by_more_than_the_clip(poison: float) -> None:
 
 
 def test_the_noise_falls_on_the_sum_of_clipped_differences() -> None:
-    stack = lambda agents: StackedLinear(agents, 2, 4000)  # noqa: E731
+    def stack(agents: int) -> StackedLinear:
+        return StackedLinear(agents, 2, 4000)
+
     plan = DpFedAvgRecipe(4, _STILL, clip=2.0)
     network, _ = dp_fed_avg(stack(1), stack, _skewed(10), classify(), plan, 3.0, 0)
     assert flatten(network).std().item() == pytest.approx(math.sqrt(4) * 3 * 2 / 10, rel=0.03)
 
 
 def test_the_divisor_is_the_expected_number_whoever_takes_part() -> None:
-    stack = lambda agents: StackedLinear(agents, 2, 4000)  # noqa: E731
+    def stack(agents: int) -> StackedLinear:
+        return StackedLinear(agents, 2, 4000)
+
     plan = DpFedAvgRecipe(1, _STILL, 1e-4, clip=1.0)
     network, _ = dp_fed_avg(stack(1), stack, _skewed(10), classify(), plan, 2.0, 0)
     assert flatten(network).std().item() == pytest.approx(2 / (1e-4 * 10), rel=0.03)
@@ -172,7 +176,8 @@ def test_a_loss_sees_public_points_and_the_share_of_all_rounds() -> None:
 
     def loss(network: StackedLinear, batch: StackBatch) -> torch.Tensor:
         seen.append((batch.done, tuple(batch.public.shape)))
-        return classify()(network, batch) + network(batch.public).square().mean(dim=(1, 2))
+        spread: torch.Tensor = network(batch.public).square().mean(dim=(1, 2))
+        return classify()(network, batch) + spread
 
     local = StackRecipe(steps=2, batch=8, rate=0.1, adam=False, public_batch=6)
     public = _blobs(30, 5)[0]
@@ -185,7 +190,10 @@ def test_images_learn_with_a_small_convolutional_network() -> None:
     rows = np.random.default_rng(0).permutation(np.flatnonzero(digits.y < 3))
     data = [(digits.x[part], digits.y[part]) for part in np.array_split(rows[:400], 8)]
     architecture = Architecture("cnn", (28, 28), 3, 2)
-    stack = lambda agents: StackedNetwork(architecture, agents)  # noqa: E731
+
+    def stack(agents: int) -> StackedNetwork:
+        return StackedNetwork(architecture, agents)
+
     start = stack(1)
     start.draw(0, [0])
     told: list[tuple[int, int]] = []

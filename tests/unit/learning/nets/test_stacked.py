@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import pytest
@@ -12,7 +13,13 @@ from torch.nn import functional
 
 from mpc_vote.data.embedded import load_embedded
 from mpc_vote.learning.nets.networks import Architecture
-from mpc_vote.learning.nets.stacked_networks import Labelled, StackedLinear, StackedNetwork, fresh
+from mpc_vote.learning.nets.stacked_networks import (
+    Labelled,
+    StackedConvolution,
+    StackedLinear,
+    StackedNetwork,
+    fresh,
+)
 from mpc_vote.learning.nets.stacked_training import (
     StackBatch,
     StackRecipe,
@@ -52,8 +59,9 @@ def test_an_agent_gets_the_same_bits_in_any_company(architecture: Architecture) 
     recipe = StackRecipe(6, 16, 4e-3, decay=0.1, augment=architecture is IMAGES, public_batch=8)
 
     def loss(network: StackedNetwork, batch: StackBatch) -> torch.Tensor:
-        own = cross_entropy(network(batch.x), batch.y, 0.0).mean(dim=1)
-        return own + network(batch.public).square().mean(dim=(1, 2))
+        own: torch.Tensor = cross_entropy(network(batch.x), batch.y, 0.0).mean(dim=1)
+        spread: torch.Tensor = network(batch.public).square().mean(dim=(1, 2))
+        return own + spread
 
     def stack(agents: Sequence[int]) -> StackedNetwork:
         def start(some: Sequence[int]) -> StackedNetwork:
@@ -104,7 +112,8 @@ def test_a_stack_computes_what_its_agents_compute_alone() -> None:
     logits = network(x[None])
     for agent in range(3):
         h = ((x[:, None] - network.mean[agent]) / network.scale[agent]).double()
-        first, second = (layer.weight[agent].double() for layer in network.convolutions)
+        layers = [cast(StackedConvolution, layer) for layer in network.convolutions]
+        first, second = (layer.weight[agent].double() for layer in layers)
         h = functional.conv2d(h, first, stride=2, padding=2)
         h = functional.relu(functional.instance_norm(h))
         h = functional.max_pool2d(functional.conv2d(h, second, padding=1), 2)
@@ -152,9 +161,9 @@ def test_a_plain_step_goes_down_the_gradient_of_each_agent() -> None:
 
 def test_a_pass_shows_each_point_once_with_its_label_and_public_rows_name_their_points() -> None:
     count = 24
-    x = np.arange(count, dtype=np.float32)[:, None] + np.float32([[0.0, 0.5]])
+    x = np.arange(count, dtype=np.float32)[:, None] + np.array([[0.0, 0.5]], np.float32)
     data = [(x, np.arange(count) % 2), (x + 100, np.arange(count) % 2)]
-    public = -np.arange(1, 11, dtype=np.float32)[:, None] * np.float32([[1.0, 2.0]])
+    public = -np.arange(1, 11, dtype=np.float32)[:, None] * np.array([[1.0, 2.0]], np.float32)
     batches: list[StackBatch] = []
 
     def loss(network: StackedNetwork, batch: StackBatch) -> torch.Tensor:

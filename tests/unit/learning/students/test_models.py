@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -107,7 +108,7 @@ def test_a_student_survives_its_file(student: Student, tmp_path: Path) -> None:
 
 def test_metadata_must_be_strings_and_not_reserved(student: Student, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="strings"):
-        student.save(tmp_path / "s", {"epsilon": 2.7})  # type: ignore[dict-item]
+        student.save(tmp_path / "s", {"epsilon": cast(Any, 2.7)})
     with pytest.raises(ValueError, match="itself"):
         student.save(tmp_path / "s", {"mpc_vote.architecture": "{}"})
 

@@ -64,7 +64,7 @@ def test_reversal_keeps_values_and_turns_gradients_round() -> None:
     x = torch.tensor([1.5, -2.0], requires_grad=True)
     turned = reverse(x, 0.25)
     assert torch.equal(turned, x)
-    (turned * torch.tensor([4.0, 8.0])).sum().backward()
+    (turned * torch.tensor([4.0, 8.0])).sum().backward()  # type: ignore[no-untyped-call]
     assert x.grad is not None
     assert x.grad.tolist() == [-1.0, -2.0]
 
@@ -85,7 +85,7 @@ def test_the_head_descends_and_the_features_ascend_the_domain_loss(
 
     def gradients(strength: float) -> dict[str, torch.Tensor]:
         network.zero_grad()
-        adversarial(0.0, strength)(network, batch).sum().backward()
+        adversarial(0.0, strength)(network, batch).sum().backward()  # type: ignore[no-untyped-call]
         return {
             name: p.grad.clone() for name, p in network.named_parameters() if p.grad is not None
         }
@@ -110,10 +110,10 @@ def test_the_reversal_is_off_at_the_start_and_grows() -> None:
         grads = []
         for strength in (1.0, 0.0):
             network.zero_grad()
-            adversarial(0.0, strength)(network, batch_of(1, done)).sum().backward()
+            adversarial(0.0, strength)(network, batch_of(1, done)).sum().backward()  # type: ignore[no-untyped-call]
             assert network.hidden.weight.grad is not None
             grads.append(network.hidden.weight.grad.clone())
-        return (grads[0] - grads[1]).norm().item()
+        return float((grads[0] - grads[1]).norm())
 
     assert pull(0.0) == 0
     assert 0 < pull(0.05) < pull(0.2) < pull(0.9)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -196,10 +197,10 @@ def test_no_answer_depends_on_how_queries_are_cut_into_blocks(
         ({"x": np.zeros((0, 1), np.float32), "y": np.zeros(0, np.int64)}, "without points"),
     ],
 )
-def test_bad_arguments_are_refused(change: dict[str, object], message: str) -> None:
-    arguments: dict[str, object] = {"x": _line(0, 1), "y": np.array([0, 1]), "classes": 2, "k": 1}
+def test_bad_arguments_are_refused(change: dict[str, Any], message: str) -> None:
+    arguments: dict[str, Any] = {"x": _line(0, 1), "y": np.array([0, 1]), "classes": 2, "k": 1}
     with pytest.raises(ValueError, match=message):
-        KnnVoter(**(arguments | change))  # type: ignore[arg-type]
+        KnnVoter(**(arguments | change))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from mpc_vote.app.config import Address, Ballot, Delta, Name, Parties, Positive, RoleSettings
-from mpc_vote.data.readers import check_reader
+from mpc_vote.data.readers import BadRows, check_reader
 from mpc_vote.learning.voters import check_voter
 from mpc_vote.voting.limits import MAX_TASKS
 
@@ -37,6 +37,9 @@ class VoterSettings(BaseModel):
         "module:function of your own",
     )
     seed: int = Field(0, ge=0, description="seed of a network's training")
+    bad_rows: BadRows = Field(
+        "refuse", description="rows of a task's data that can't be used: refuse or skip"
+    )
 
 
 class ServedTask(VoterSettings):
@@ -57,7 +60,7 @@ class AgentSettings(VoterSettings, RoleSettings):
         [],
         max_length=MAX_TASKS - 1,
         description="further tasks, as tables [[serves]] of the file, each with task and data, "
-        "and if need be reader, voter and seed",
+        "and if need be reader, voter, seed and bad_rows",
     )
     task: Path | None = Field(
         None,

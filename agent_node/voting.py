@@ -72,7 +72,7 @@ def _without_task(settings: AgentSettings, path: Path, agent: str) -> Serving:
 
 def _of_task(settings: VoterSettings, task: Task, path: Path) -> Serving:
     """What answers the rounds of a task."""
-    data = read_labelled(path, task, reader=settings.reader)
+    data = read_labelled(path, task, reader=settings.reader, bad_rows=settings.bad_rows)
     _check_size(data)
     vote = task.vote
     options = VoterOptions(vote.k, task.features.map, vote.reach, settings.seed, task)

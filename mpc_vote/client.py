@@ -324,6 +324,11 @@ class AsyncLabelClient:
             raise _nonsense(f"{len(labels.values)} labels for {rows} queries")
         return found
 
+    @staticmethod
+    def task_of(found: label_pb2.GetRoundResponse) -> Task | None:
+        """The task of a round as it was then, if it has one."""
+        return agreement.from_wire(found.task, _WHO) if found.HasField("task") else None
+
     async def train(
         self,
         round_ids: Sequence[str] = (),
@@ -340,12 +345,12 @@ class AsyncLabelClient:
         `unlabelled` public points. Without a task, neighbours among these are sought in the feature
         map of this name, or among the points themselves.
         """
-        first = model_pb2.TrainRequest(round_ids=round_ids, seed=seed, features=features)
+        first = model_pb2.TrainRequest(
+            round_ids=round_ids, seed=seed, features=features, task_digest=_digest(task)
+        )
         points = None if unlabelled is None else _rows(unlabelled, "unlabelled")
-        if task is not None:
-            first.task_digest = task.digest
-            if points is not None:
-                agreement.check_rows(task, points, "unlabelled")
+        if task is not None and points is not None:
+            agreement.check_rows(task, points, "unlabelled")
         call = self._models.Train(_train_requests(first, points), timeout=_LABEL_SECONDS)
         try:
             async for response in call:
@@ -365,10 +370,12 @@ class AsyncLabelClient:
         response = await _call(self._models.ListModels(request, timeout=_CALL_SECONDS))
         return list(response.models)
 
-    async def model(self, version: int = 0) -> tuple[model_pb2.Model, bytes]:
-        """A version's description and its safetensors file; 0 is the newest."""
+    async def model(
+        self, version: int = 0, *, task: Task | None = None
+    ) -> tuple[model_pb2.Model, bytes]:
+        """A version's description and its file; 0 is the newest, with a task of its models."""
         description, content = model_pb2.Model(), bytearray()
-        request = model_pb2.GetModelRequest(version=version)
+        request = model_pb2.GetModelRequest(version=version, task_digest=_digest(task))
         try:
             async for response in self._models.GetModel(request, timeout=_CALL_SECONDS):
                 _plain(response)
@@ -384,11 +391,18 @@ class AsyncLabelClient:
             raise _nonsense("the model is not the one that it describes")
         return description, bytes(content)
 
-    async def predict(self, inputs: npt.ArrayLike, version: int = 0) -> npt.NDArray[np.int64]:
-        """What the global model says of these inputs."""
+    async def predict(
+        self, inputs: npt.ArrayLike, version: int = 0, *, task: Task | None = None
+    ) -> npt.NDArray[np.int64]:
+        """What the global model says of these inputs; with a task, one of the task's models."""
         labels: list[int] = []
-        for tensor in tensors.chunks(_rows(inputs)):
-            request = model_pb2.PredictRequest(version=version, inputs=tensor)
+        rows = _rows(inputs, "inputs")
+        if task is not None:
+            agreement.check_rows(task, rows, "inputs")
+        for tensor in tensors.chunks(rows):
+            request = model_pb2.PredictRequest(
+                version=version, inputs=tensor, task_digest=_digest(task)
+            )
             response = await _call(self._models.Predict(request, timeout=_CALL_SECONDS))
             if len(response.labels) != tensor.shape[0]:
                 raise _nonsense(f"{len(response.labels)} labels for {tensor.shape[0]} inputs")
@@ -492,13 +506,15 @@ class LabelClient:
         """All versions, oldest first."""
         return self._wait(self._client.models())
 
-    def model(self, version: int = 0) -> tuple[model_pb2.Model, bytes]:
-        """A version's description and its safetensors file; 0 is the newest."""
-        return self._wait(self._client.model(version))
+    def model(self, version: int = 0, *, task: Task | None = None) -> tuple[model_pb2.Model, bytes]:
+        """A version's description and its file; 0 is the newest, with a task of its models."""
+        return self._wait(self._client.model(version, task=task))
 
-    def predict(self, inputs: npt.ArrayLike, version: int = 0) -> npt.NDArray[np.int64]:
-        """What the global model says of these inputs."""
-        return self._wait(self._client.predict(inputs, version))
+    def predict(
+        self, inputs: npt.ArrayLike, version: int = 0, *, task: Task | None = None
+    ) -> npt.NDArray[np.int64]:
+        """What the global model says of these inputs; with a task, one of the task's models."""
+        return self._wait(self._client.predict(inputs, version, task=task))
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -540,6 +556,10 @@ def _rows(given: npt.ArrayLike, field: str = "queries") -> npt.NDArray[Any]:
     tensors.rows_per_chunk(array[:1].nbytes, field)
     tensors.check_finite(array, field)
     return array
+
+
+def _digest(task: Task | None) -> bytes:
+    return b"" if task is None else task.digest
 
 
 def _requests(

@@ -126,8 +126,8 @@ class ErrorKind(enum.Enum):
     SPEC_INVALID = (_BAD, "The round's spec is not acceptable: {why}.")
     INPUT_UNFIT = (
         _BAD,
-        "These are no inputs of task {task}: {why}. Read them with `mpc-vote label --task`, or "
-        "with mpc_vote.data.readers.",
+        "These are no inputs of task {task}: {why}. Read them with mpc_vote.data.readers, or with "
+        "`mpc-vote label --task`.",
     )
     TASK_CONTRADICTED = (_BAD, "{field} is {got}, and task {task} has {want}. Leave it out.")
     TASK_UNKNOWN = (

@@ -21,6 +21,7 @@ from mpc_vote.app import folder, process
 from mpc_vote.app.config import ConfigError
 from mpc_vote.app.process import CommandError
 from mpc_vote.learning import students
+from mpc_vote.learning.features import check_features
 from mpc_vote.pki import pem
 from mpc_vote.pki.authority import AgentAuthority
 from mpc_vote.pki.identity import Credentials, Role
@@ -135,6 +136,7 @@ def _tasks(paths: Sequence[Path]) -> dict[str, Task]:
     for path in paths:
         try:
             task = Task.load(path)
+            check_features(task)
         except TaskError as error:
             raise ConfigError(f"--task: {error}") from error
         if task.name in tasks:

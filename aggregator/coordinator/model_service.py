@@ -24,9 +24,9 @@ from aggregator.coordinator.admission import AdmissionControl
 from aggregator.coordinator.archive import COMPLETE, Archive, RoundRecord
 from aggregator.coordinator.requests import Intake, check_rows, hung_up, in_time
 from aggregator.coordinator.turns import Turns
+from mpc_vote.data.dataset import FloatArray
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.learning import students
-from mpc_vote.data.dataset import FloatArray
 from mpc_vote.learning.features import for_task
 from mpc_vote.learning.features.maps import FEATURE_MAPS
 from mpc_vote.learning.students.classifier import Classifier
@@ -126,7 +126,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         self, request: model_pb2.GetModelRequest, context: Any
     ) -> AsyncIterator[model_pb2.GetModelResponse]:
         client = rpc.caller().name
-        model = await self._turns.do(client, self._model, client, request.version)
+        model = await self._turns.do(client, self._model, client, request)
         # A client may ask and not read: no more than a piece of the file waits for it.
         with (
             self._turns.call(client),
@@ -187,10 +187,13 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         on_progress: Any,
     ) -> model_pb2.Model:
         """In a thread: a new version from the labels of these rounds, and points without."""
+        parts = [self._archive.queries(r.round_id) for r in rounds]
         with _told_to_clients(self._student):
-            parts = [_points(self._archive.queries(r.round_id), task) for r in rounds]
+            if task is not None:
+                further = 0 if unlabelled is None else len(unlabelled)
+                _check_width(_points(parts[0][:1], task), sum(map(len, parts)) + further)
+            x = np.concatenate([_points(part, task) for part in parts])
             unlabelled = None if unlabelled is None else _points(unlabelled, task)
-        x = np.concatenate(parts)
         some = x[:_TRIED].copy()
         y = self._archive.labels(rounds).astype(np.int64)
         spec = rounds[-1].spec
@@ -233,7 +236,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
 
     def _predict(self, client: str, request: model_pb2.PredictRequest) -> model_pb2.PredictResponse:
         """In a thread: what a model says of some inputs."""
-        model = self._model(client, request.version)
+        model = self._model(client, request)
         student = model.student or students.DEFAULT
         _check_installed(student)
         inputs = tensors.from_tensor(request.inputs, "inputs")
@@ -252,8 +255,12 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
             labels = students.predict(loaded[1], _points(inputs, task), model.classes)
         return model_pb2.PredictResponse(version=model.version, labels=labels)
 
-    def _model(self, client: str, version: int) -> model_pb2.Model:
-        models = self._archive.models(client)
+    def _model(
+        self, client: str, request: model_pb2.GetModelRequest | model_pb2.PredictRequest
+    ) -> model_pb2.Model:
+        """The version that is asked for, among the task's if one is named."""
+        version, digest = request.version, request.task_digest
+        models = [m for m in self._archive.models(client) if digest in (b"", m.task_digest)]
         for model in models if version else models[-1:]:
             if version in (0, model.version):
                 return model
@@ -270,6 +277,13 @@ def _is_of(record: RoundRecord, task_digest: bytes) -> bool:
     return task_digest in (b"", record.spec.task_digest)
 
 
+def _check_width(point: FloatArray, points: int) -> None:
+    """Refuses more points than fit as the task's feature map makes them."""
+    size = points * point.nbytes
+    if size > _MAX_BYTES:
+        raise VoteError(ErrorKind.ROUNDS_TOO_LARGE, field="round_ids", got=size, limit=_MAX_BYTES)
+
+
 def _points(rows: tensors.Array, task: Task | None) -> FloatArray:
     """What a student learns from: rows as they are, or as the task's feature map makes them."""
     if task is None:
@@ -282,6 +296,8 @@ def _told_to_clients(student: str) -> Iterator[None]:
     """Whatever a student's code ends with, the client hears of it and the coordinator goes on."""
     try:
         yield
+    except VoteError:
+        raise
     except (Exception, SystemExit) as error:
         log.exception("student %s failed", student)
         why = str(error) if isinstance(error, ValueError) else type(error).__name__

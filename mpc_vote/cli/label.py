@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,28 +14,47 @@ from rich.table import Table
 from rich.text import Text
 
 from mpc_vote.app import process
-from mpc_vote.app.config import Ballot
+from mpc_vote.app.config import Ballot, ConfigError
 from mpc_vote.cli.common import (
     ClientSettings,
+    check_labels_file,
     check_writable,
     connect,
     console,
+    load_task,
     progress,
-    read_array,
+    read_rows,
     write_json,
+    write_labels,
 )
 from mpc_vote.client import AsyncLabelClient, LabelResult, Plan, Progress
+from mpc_vote.data.readers import BadRows
 from mpc_vote.privacy.rounding import round_up
 
 
 class LabelSettings(ClientSettings):
-    """Asks the service for labels of the rows of an .npy file."""
+    """Asks the service for labels of the rows of a file."""
 
     command: ClassVar[str] = "label"
 
-    queries: Path = Field(description=".npy file of public queries, one per row")
-    out: Path = Field(description=".npy file to write the labels to")
-    classes: int = Field(description="number of classes (multi_label: of attributes)")
+    task: Path | None = Field(
+        None,
+        description="the task's file: classes, ballot and tau follow from it; labels have names",
+    )
+    queries: Path = Field(
+        description="public queries, one per row: what the task's readers read; without a task an "
+        ".npy file"
+    )
+    bad_rows: BadRows = Field(
+        "refuse", description="rows that are no inputs of the task: refuse or skip"
+    )
+    out: Path = Field(
+        description="file to write the labels to: numbers to .npy; with a task also .csv, .tsv or "
+        ".parquet, by name, beside the queries"
+    )
+    classes: int | None = Field(
+        None, description="number of classes (multi_label: of attributes), without a task"
+    )
     ballot: Ballot | None = Field(None, description="kind of ballots")
     sigma: float | None = Field(None, description="noise in votes")
     quorum: int | None = Field(None, ge=1, description="least number of agents")
@@ -61,8 +81,11 @@ def command(arguments: Sequence[str]) -> int:
 
 
 async def _main(settings: LabelSettings) -> None:
-    queries = read_array(settings.queries)
-    check_writable(settings.out)
+    task = load_task(settings.task)
+    if task is None and settings.classes is None:
+        raise ConfigError("--task: is missing: pass the task's file, or --classes without a task")
+    inputs = read_rows(settings.queries, task, settings.bad_rows)
+    check_labels_file(settings.out, task)
     check_writable(settings.json_path)
     plan = Plan(
         classes=settings.classes,
@@ -75,12 +98,12 @@ async def _main(settings: LabelSettings) -> None:
         answer_seconds=settings.answer_seconds,
         request_id=settings.request_id,
         verified=settings.verified,
+        task=task,
     )
     out = console(settings.json_path, markup=False)
     async with connect(settings) as client:
-        result = await follow(client, queries, plan, out, settings.patience)
-    with settings.out.open("wb") as file:
-        np.save(file, result.labels)
+        result = await follow(client, inputs.rows, plan, out, settings.patience)
+    write_labels(settings.out, result.labels, task, inputs)
     _show(out, result, settings.out)
     write_json(settings.json_path, figures(result))
 
@@ -116,7 +139,9 @@ def figures(result: LabelResult) -> dict[str, Any]:
     cost = result.cost
     return {
         "round_id": result.round_id,
+        "task": None if result.task is None else result.task.name,
         "labels": len(result.labels),
+        "classes": _shares(result),
         "contributors": result.contributors,
         "absences": result.absences,
         "warnings": list(result.warnings),
@@ -135,6 +160,16 @@ def figures(result: LabelResult) -> dict[str, Any]:
     }
 
 
+def _shares(result: LabelResult) -> dict[str, int] | None:
+    """How many labels each class has, by name."""
+    if result.task is None:
+        return None
+    classes = result.task.classes
+    rows = result.labels.reshape(len(result.labels), -1)
+    counts = rows.sum(axis=0) if result.task.attributes else np.bincount(rows[:, 0])
+    return {name: int(count) for name, count in zip_longest(classes, counts, fillvalue=0)}
+
+
 def _show(out: Console, result: LabelResult, path: Path) -> None:
     cost = result.cost
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -142,6 +177,8 @@ def _show(out: Console, result: LabelResult, path: Path) -> None:
         out.print(Text.assemble(("warning", "yellow"), f": {warning}"))
     table.add_row("round", result.round_id)
     table.add_row("labels", f"{len(result.labels)} in {path}")
+    for name, count in (_shares(result) or {}).items():
+        table.add_row("", Text(f"{count} {name}"))
     table.add_row("agents counted", str(result.contributors))
     if result.spec is not None:
         table.add_row("ballots", "verified" if result.spec.verified else "not verified")

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from rich.table import Table
 
 from mpc_vote.app import process
-from mpc_vote.cli.common import ClientSettings, connect, console, kind_name, write_json
+from mpc_vote.cli.common import ClientSettings, connect, console, counted, kind_name, write_json
 from mpc_vote.privacy.rounding import round_up
 from mpc_vote.proto.mpcvote.v1 import common_pb2, label_pb2
 from mpc_vote.transport import tensors
@@ -35,18 +35,14 @@ async def _main(settings: StatusSettings) -> None:
     async with connect(settings) as client:
         service = await client.service()
     out = console(settings.json_path, markup=False)
-    table = Table("agent", "classes", "query", "ballots", "k", "wants")
+    table = Table("agent", "answers", "wants")
     for agent in service.agents:
         row = _agent(agent)
-        table.add_row(
-            row["agent"],
-            str(row["classes"]),
-            f"{row['query_dtype']} {tuple(row['query_shape'])}",
-            ", ".join(row["ballots"]),
-            str(row["k"] or ""),
-            _wants(row),
-        )
+        table.add_row(row["agent"], _answers(row), _wants(row))
     out.print(table)
+    for task in _tasks(service):
+        many = counted(len(task["agents"]), "agent")
+        out.print(f"task {task['name']}: {many}, digest {task['digest'][:12]}")
     for party in service.parties:
         unready = party in service.unready_parties
         state = "NOT READY: it is down, or waits for one that is" if unready else "ready"
@@ -57,6 +53,7 @@ async def _main(settings: StatusSettings) -> None:
     )
     figures = {
         "agents": [_agent(agent) for agent in service.agents],
+        "tasks": _tasks(service),
         "parties": list(service.parties),
         "unready_parties": list(service.unready_parties),
         "delta": service.delta,
@@ -65,6 +62,29 @@ async def _main(settings: StatusSettings) -> None:
         "max_queries": service.max_queries,
     }
     write_json(settings.json_path, figures)
+
+
+def _tasks(service: label_pb2.GetServiceResponse) -> list[dict[str, Any]]:
+    """The tasks that are served, each with who answers it."""
+    return [
+        {
+            "name": task.name,
+            "digest": task.digest.hex(),
+            "agents": [agent.agent for agent in service.agents if task.name in agent.tasks],
+        }
+        for task in service.tasks
+    ]
+
+
+def _answers(row: dict[str, Any]) -> str:
+    """What an agent answers, in a line: its tasks, and rounds without one."""
+    told = list(row["tasks"])
+    if (offer := row["offer"]) is not None:
+        query = f"{offer['query_dtype']} {tuple(offer['query_shape'])}"
+        ballots = ", ".join(offer["ballots"])
+        k = f", k {offer['k']}" if offer["k"] else ""
+        told.append(f"{offer['classes']} classes of {query}: {ballots}{k}")
+    return "; ".join(told)
 
 
 def _wants(row: dict[str, Any]) -> str:
@@ -81,14 +101,22 @@ def _wants(row: dict[str, Any]) -> str:
 def _agent(agent: label_pb2.AgentPresence) -> dict[str, Any]:
     return {
         "agent": agent.agent,
-        "classes": agent.classes,
-        "query_dtype": str(tensors.dtype_of(agent.query_dtype)),
-        "query_shape": list(agent.query_shape),
-        "ballots": [kind_name(ballot) for ballot in agent.ballots],
-        "k": agent.k,
+        "tasks": list(agent.tasks),
+        "offer": _offer(agent.offer) if agent.HasField("offer") else None,
         "min_sigma": agent.min_sigma,
         "min_quorum": agent.min_quorum,
         "min_collusion": agent.min_collusion,
         "max_honest": agent.max_honest,
         "rounds": _ROUNDS.get(agent.rounds, "unknown"),
+    }
+
+
+def _offer(offer: common_pb2.Offer) -> dict[str, Any]:
+    """What an agent answers without a task."""
+    return {
+        "classes": offer.classes,
+        "query_dtype": str(tensors.dtype_of(offer.query_dtype)),
+        "query_shape": list(offer.query_shape),
+        "ballots": [kind_name(ballot) for ballot in offer.ballots],
+        "k": offer.k,
     }

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from mpc_vote.app import process
 from mpc_vote.app.config import Ballot, ConfigError
+from mpc_vote.cli import dry_run
 from mpc_vote.cli.common import (
     ClientSettings,
     check_labels_file,
@@ -27,9 +28,11 @@ from mpc_vote.cli.common import (
     write_json,
     write_labels,
 )
+from mpc_vote.cli.selection import select
 from mpc_vote.client import AsyncLabelClient, LabelResult, Plan, Progress
 from mpc_vote.data.readers import BadRows
 from mpc_vote.privacy.rounding import round_up
+from mpc_vote.tasks import Task
 
 
 class LabelSettings(ClientSettings):
@@ -48,9 +51,10 @@ class LabelSettings(ClientSettings):
     bad_rows: BadRows = Field(
         "refuse", description="rows that are no inputs of the task: refuse or skip"
     )
-    out: Path = Field(
+    out: Path | None = Field(
+        None,
         description="file to write the labels to: numbers to .npy; with a task also .csv, .tsv or "
-        ".parquet, by name, beside the queries"
+        ".parquet, by name, beside the queries",
     )
     classes: int | None = Field(
         None, description="number of classes (multi_label: of attributes), without a task"
@@ -66,6 +70,21 @@ class LabelSettings(ClientSettings):
         None,
         description="whether ballots are shared so that none can be stuffed; where it is left out "
         "they are, if they can be",
+    )
+    agreement: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="expected part of the votes for the right class: where noise would drown even "
+        "their lead nobody is asked (all of them if left out)",
+    )
+    yes: bool = Field(False, description="ask even if noise drowns the lead")
+    dry_run: bool = Field(False, description="show who would be asked and at what cost; ask nobody")
+    select: int | None = Field(
+        None, ge=1, description="ask about so many representatives of the rows, in task features"
+    )
+    weights: Path | None = Field(
+        None, description="with --select: weights of the task's feature map, if it has some"
     )
     request_id: str | None = Field(
         None, description="name of this request: asking again under it never costs twice"
@@ -84,10 +103,36 @@ async def _main(settings: LabelSettings) -> None:
     task = load_task(settings.task)
     if task is None and settings.classes is None:
         raise ConfigError("--task: is missing: pass the task's file, or --classes without a task")
+    if settings.out is None and not settings.dry_run:
+        raise ConfigError("--out: is missing: pass --out, or --dry-run to ask nobody")
     inputs = read_rows(settings.queries, task, settings.bad_rows)
     check_labels_file(settings.out, task)
     check_writable(settings.json_path)
-    plan = Plan(
+    rows, asked = inputs.rows, None
+    if settings.select is not None:
+        asked = select(rows, settings.select, task, settings.weights)
+        rows = rows[asked]
+    plan = _plan(settings, task)
+    out = console(settings.json_path, markup=False)
+    async with connect(settings) as client:
+        if settings.out is None or settings.dry_run:
+            planned = await client.plan(rows, plan)
+            agreed = dry_run.AGREEMENTS if settings.agreement is None else (settings.agreement,)
+            dry_run.show(out, planned, agreed)
+            write_json(settings.json_path, dry_run.figures(planned, agreed))
+            return
+        result = await follow(client, rows, plan, out, settings.patience)
+    write_labels(settings.out, result.labels, task, inputs, asked)
+    _show(out, result, settings.out)
+    told = figures(result)
+    if asked is not None:
+        told["selected"] = asked.tolist()
+    write_json(settings.json_path, told)
+
+
+def _plan(settings: LabelSettings, task: Task | None) -> Plan:
+    agreement = 1.0 if settings.agreement is None else settings.agreement
+    return Plan(
         classes=settings.classes,
         ballot=settings.ballot,
         sigma=settings.sigma,
@@ -99,13 +144,8 @@ async def _main(settings: LabelSettings) -> None:
         request_id=settings.request_id,
         verified=settings.verified,
         task=task,
+        agreement=None if settings.yes else agreement,
     )
-    out = console(settings.json_path, markup=False)
-    async with connect(settings) as client:
-        result = await follow(client, inputs.rows, plan, out, settings.patience)
-    write_labels(settings.out, result.labels, task, inputs)
-    _show(out, result, settings.out)
-    write_json(settings.json_path, figures(result))
 
 
 async def follow(

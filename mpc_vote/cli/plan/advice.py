@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from mpc_vote.cli.plan.grid import Cell, Federation, agents_needed
 from mpc_vote.cli.plan.words import agreed, labels, rounded, share
 from mpc_vote.privacy.mechanisms import Level
+from mpc_vote.voting.costing import PlanError
 
 GOOD = 0.9
 """Labels of which so many are right are taken for good here: a student of them hardly differs from
@@ -91,7 +92,11 @@ def _agents(
     paid = chosen.epsilons[level]
     if paid <= HIDDEN and federation.forecast(chosen.sigma, agreement).high >= GOOD:
         return
-    hiding = federation.sigma_for(chosen.queries, min(HIDDEN, paid), level)
+    try:
+        hiding = federation.sigma_for(chosen.queries, min(HIDDEN, paid), level)
+    except PlanError as error:
+        yield f"No organisation can be hidden so: {error}."
+        return
     needed = agents_needed(federation, hiding, agreement, GOOD)
     if needed == federation.agents:
         found = federation.forecast(hiding, agreement)

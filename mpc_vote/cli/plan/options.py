@@ -19,12 +19,15 @@ from mpc_vote.app.config import (
     Settings,
 )
 from mpc_vote.cli.account.plot import FORMATS
+from mpc_vote.cli.common import load_task
 from mpc_vote.cli.plan.grid import Federation
+from mpc_vote.client import Plan
 from mpc_vote.privacy.mechanisms import Level
-from mpc_vote.tasks import Task, TaskError
+from mpc_vote.tasks import Task
 from mpc_vote.voting.ballots import BallotKind
 from mpc_vote.voting.limits import MAX_AGENTS, MAX_CLASSES, MAX_K, MAX_QUERIES
 from mpc_vote.voting.planning import COLLUSION, DELTA, QUORUM_FRACTION
+from mpc_vote.voting.round_plan import RoundPlan
 
 MAX_AGREEMENTS = 4
 
@@ -106,15 +109,16 @@ class PlanSettings(Settings):
 
 def task_of(settings: PlanSettings) -> Task | None:
     """The task, which then says what else is left out."""
+    if settings.certs is not None:
+        for name in ("agents", "k"):
+            if getattr(settings, name) is not None:
+                raise ConfigError(f"--{name}: the agents that attend say it: leave it out")
     if settings.task is None:
         return None
     for name in ("classes", "ballot", "k", "tau"):
         if getattr(settings, name) is not None:
             raise ConfigError(f"--{name}: the task says it: leave it out, or leave out --task")
-    try:
-        return Task.load(settings.task)
-    except TaskError as error:
-        raise ConfigError(f"--task: {error}") from error
+    return load_task(settings.task)
 
 
 def federation_of(settings: PlanSettings, task: Task | None) -> Federation:
@@ -138,6 +142,37 @@ def federation_of(settings: PlanSettings, task: Task | None) -> Federation:
         tau,
         quorum,
         collusion,
+        settings.participation,
+        settings.turnout,
+        settings.delta,
+    )
+
+
+def request_of(settings: PlanSettings, task: Task | None, sigma: float | None) -> Plan:
+    """What a coordinator is asked about such a plan."""
+    if task is None and settings.classes is None:
+        raise ConfigError("--task: is missing: name a task, or pass --classes")
+    return Plan(
+        classes=settings.classes,
+        ballot=settings.ballot,
+        tau=settings.tau,
+        sigma=sigma,
+        quorum=settings.quorum,
+        collusion=settings.collusion,
+        delta=settings.delta,
+        task=task,
+    )
+
+
+def federation_at(settings: PlanSettings, planned: RoundPlan) -> Federation:
+    """Whom a coordinator would ask now."""
+    return Federation(
+        planned.ballot,
+        planned.classes,
+        tuple(planned.agents.values()),
+        planned.tau or None,
+        planned.quorum,
+        planned.collusion,
         settings.participation,
         settings.turnout,
         settings.delta,

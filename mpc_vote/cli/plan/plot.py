@@ -10,7 +10,7 @@ import numpy as np
 
 from mpc_vote.cli.plan.grid import Cell, Federation, cells
 from mpc_vote.privacy.mechanisms import Level
-from mpc_vote.voting.costing import MIN_SIGMA
+from mpc_vote.voting.costing import MIN_SIGMA, PlanError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,9 +27,8 @@ _TICKS = (0.125, 0.25, 0.5, 1, 2, 4, 8, 16)
 
 def draw(
     federation: Federation,
-    queries: Sequence[int],
-    agreements: Sequence[float],
     marked: Sequence[Cell],
+    agreements: Sequence[float],
     level: Level,
     path: Path,
 ) -> None:
@@ -39,7 +38,8 @@ def draw(
     size = (1.1 + _PANEL * len(agreements), _HEIGHT)
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(1, len(agreements), sharey=True, squeeze=False)[0]
-    lines = {number: _line(federation, number, agreements, level) for number in queries}
+    numbers = dict.fromkeys(cell.queries for cell in marked)
+    lines = {number: _line(federation, number, agreements, level) for number in numbers}
     for place, (axes, agreement) in enumerate(zip(panels, agreements, strict=True)):
         for colour, (number, line) in enumerate(lines.items()):
             points = [cell for cell in marked if cell.queries == number]
@@ -54,7 +54,7 @@ def draw(
     panels[0].set_ylim(0, 101)
     panels[0].set_ylabel("right labels, %")
     panels[-1].plot([], [], label="other votes on one rival", **_RIVAL, color="black")
-    panels[-1].legend(loc="lower right", fontsize=8)
+    panels[-1].legend(loc="best", fontsize=8)
     figure.savefig(path, dpi=_DOTS_PER_INCH)
 
 
@@ -62,9 +62,19 @@ def _line(
     federation: Federation, queries: int, agreements: Sequence[float], level: Level
 ) -> list[Cell]:
     """From the noise of the least epsilon shown to that of the largest."""
-    bounds = [federation.sigma_for(queries, epsilon, level) for epsilon in _EPSILONS]
-    sigmas = np.geomspace(max(MIN_SIGMA, bounds[1]), bounds[0], _POINTS)
+    most, least = (_sigma(federation, queries, epsilon, level) for epsilon in _EPSILONS)
+    sigmas = np.geomspace(least, most, _POINTS)
     return cells(federation, [(queries, float(sigma)) for sigma in sigmas], agreements)
+
+
+def _sigma(federation: Federation, queries: int, epsilon: float, level: Level) -> float:
+    """The noise for an epsilon, or the nearest that there is."""
+    try:
+        return federation.sigma_for(queries, epsilon, level)
+    except PlanError:
+        plan = federation.cost(MIN_SIGMA, queries)
+        enough = federation.epsilon(MIN_SIGMA, queries, level) <= epsilon
+        return MIN_SIGMA if enough else plan.largest_sigma
 
 
 def _draw_line(

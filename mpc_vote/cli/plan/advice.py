@@ -43,7 +43,12 @@ def advice(
     epsilon = chosen.epsilons[level]
     what = f"{chosen.queries} queries at sigma {chosen.sigma:g}"
     cost = f"epsilon {rounded(epsilon)} at {level.value} level"
-    if found.low >= GOOD:
+    if found.low >= GOOD and epsilon > HIDDEN:
+        yield (
+            f"Don't ask so: the least that good labels cost here is {cost}, for {what}, and that "
+            "protects next to nothing."
+        )
+    elif found.low >= GOOD:
         yield f"Ask for {what}: {labels(found)} of the labels right {agreed(found)}, {cost}."
     elif found.drowned:
         yield (

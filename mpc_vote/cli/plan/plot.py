@@ -15,7 +15,7 @@ from mpc_vote.voting.costing import MIN_SIGMA, PlanError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_POINTS = 48
+_POINTS = 96
 _HEIGHT = 3.4
 _PANEL = 2.9
 _DOTS_PER_INCH = 150
@@ -63,7 +63,7 @@ def _line(
 ) -> list[Cell]:
     """From the noise of the least epsilon shown to that of the largest."""
     most, least = (_sigma(federation, queries, epsilon, level) for epsilon in _EPSILONS)
-    sigmas = np.geomspace(least, most, _POINTS)
+    sigmas = np.clip(np.geomspace(least, most, _POINTS), least, most)
     return cells(federation, [(queries, float(sigma)) for sigma in sigmas], agreements)
 
 

@@ -51,7 +51,7 @@ def run(
 ) -> int:
     """Loads a command's settings, runs it, and returns the exit code."""
     name = f"mpc-vote {model.command}"
-    _die_with_parent()
+    die_with_parent()
     leave_no_core()
     try:
         settings = load(model, arguments)
@@ -76,7 +76,7 @@ def run(
     return 0
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """On Linux: SIGTERM when the thread that started this process ends, however it does."""
     parent = os.environ.get(PARENT_VARIABLE)
     if parent is None or sys.platform != "linux":

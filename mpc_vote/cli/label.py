@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -206,8 +205,9 @@ def _shares(result: LabelResult) -> dict[str, int] | None:
         return None
     classes = result.task.classes
     rows = result.labels.reshape(len(result.labels), -1)
-    counts = rows.sum(axis=0) if result.task.attributes else np.bincount(rows[:, 0])
-    return {name: int(count) for name, count in zip_longest(classes, counts, fillvalue=0)}
+    per_class = np.bincount(rows[:, 0], minlength=len(classes))
+    counts = rows.sum(axis=0) if result.task.attributes else per_class
+    return {name: int(count) for name, count in zip(classes, counts, strict=True)}
 
 
 def _show(out: Console, result: LabelResult, path: Path) -> None:

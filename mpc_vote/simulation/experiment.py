@@ -100,8 +100,12 @@ class Arm:
     config: Any
     paper: PaperFigure | None = None
     setting: Any = None
-    # Where the arm belongs in a plot of accuracy against a quantity: the line, and the value.
-    point: tuple[str, float] | None = None
+    # Where the arm is in the picture: the method's line, in none if empty, and the task's panel.
+    line: str = ""
+    panel: str = ""
+    # Of what the experiment varies: a value, or figures whose sum it is. Else epsilon is.
+    value: float | None = None
+    counted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,7 @@ class Experiment:
     notes: tuple[str, ...] = ()
     # Whether epsilons hold at the other level too: not where a record is held by several agents.
     both_levels: bool = True
-    # What the points of the arms are values of.
+    # What the arms have values of, where accuracy is not drawn against epsilon.
     axis: str = ""
     # The figures that the terminal shows beside the accuracies; the page has all.
     shown: tuple[str, ...] = ("labels", "asked")

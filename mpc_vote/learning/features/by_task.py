@@ -7,15 +7,18 @@ ballot a trace of all of them, which no epsilon here counts.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from mpc_vote.learning.features.maps import FEATURE_MAPS, FeatureMap
-from mpc_vote.tasks import TableInput, Task, TaskError
+from mpc_vote.tasks import TableInput, Task, TaskError, TextInput
 from mpc_vote.tasks.parsing import Section
 
 Weights = Path | None
+
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,9 @@ def check_features(task: Task) -> None:
         )
     section = Section(task.features.parameters, "features")
     for parameter in kind.parameters:
-        section.text(parameter)
+        text = section.text(parameter)
+        if parameter == "sha256" and not _SHA256.fullmatch(text):
+            raise TaskError("features.sha256 must be 64 digits of 0-9 and a-f")
     section.done()
 
 
@@ -71,9 +76,35 @@ def _standard(task: Task, weights: Weights) -> FeatureMap:
     return Standard(task.input)
 
 
+def _backbone(task: Task, weights: Weights) -> FeatureMap:
+    from mpc_vote.learning.features.backbones import find_weights, load_backbone
+    from mpc_vote.learning.features.weights import check_checksum
+
+    name, sha256 = _texts(task, "backbone", "sha256")
+    file = find_weights(name) if weights is None else weights
+    if not file.is_file():
+        raise FileNotFoundError(f"{file}: there is no such file of weights")
+    check_checksum(file, sha256)
+    return load_backbone(name, file)
+
+
+def _sentence(task: Task, weights: Weights) -> FeatureMap:
+    from mpc_vote.learning.features.sentence import load_sentence_model
+
+    assert isinstance(task.input, TextInput)
+    name, sha256 = _texts(task, "model", "sha256")
+    return load_sentence_model(task.input, name, sha256, weights)
+
+
+def _texts(task: Task, *names: str) -> list[str]:
+    return [str(task.features.parameters[name]) for name in names]
+
+
 _KINDS = {
     "raw": _plain("raw", "vector", "image"),
     "unit": _plain("unit", "vector", "image"),
     "strokes": _plain("strokes", "vector", "image"),
     "standard": _Kind(("table",), _standard),
+    "backbone": _Kind(("image",), _backbone, ("backbone", "sha256"), loads=True),
+    "sentence": _Kind(("text",), _sentence, ("model", "sha256"), loads=True),
 }

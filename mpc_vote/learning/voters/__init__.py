@@ -2,7 +2,8 @@
 
 A voter says what an agent makes of public queries; encoding, noise and shares are not its business.
 One is made by a function of an agent's data and options. Other packages add theirs under the entry
-point `mpc_vote.voters`; an agent takes one by `--voter NAME`, or by `--voter module:function`.
+point `mpc_vote.voters`; an agent takes one by `--voter NAME`, or by `--voter module:function`. A
+function of inputs alone, that gives a label or scores for each, will do as well.
 """
 
 from __future__ import annotations
@@ -20,9 +21,16 @@ from mpc_vote.tasks import Task
 from mpc_vote.voting.ballots import BallotKind
 
 GROUP = "mpc_vote.voters"
-OWN = {
+_TRAINED_HERE = {
     "knn": "mpc_vote.learning.voters.knn:make",
     "network": "mpc_vote.learning.voters.local_model:make",
+}
+OWN = {
+    **_TRAINED_HERE,
+    "sklearn": "mpc_vote.learning.voters.sklearn_model:make",
+    "onnx": "mpc_vote.learning.voters.onnx_model:make",
+    "torch": "mpc_vote.learning.voters.torch_model:make",
+    "http": "mpc_vote.learning.voters.http_model:make",
 }
 
 
@@ -89,11 +97,23 @@ class VoterOptions:
     public: npt.NDArray[Any] | None = None
     """Unlabelled public points like those that may be asked."""
 
+    start_seconds: float = 600.0
+    """How long a voter that runs in a process of its own may take to load."""
+
+
+def classes_of(data: Dataset | None, options: VoterOptions) -> int:
+    """How many classes are voted on, by the task or by the agent's data."""
+    if options.task is not None:
+        return len(options.task.classes)
+    if data is None:
+        raise ValueError("without a task (--task) a voter takes the agent's data (--data)")
+    return data.classes
+
 
 class VoterFactory(Protocol):
-    """Makes a voter of an agent's data; a `ValueError` says why it can't."""
+    """Makes a voter of an agent's data, if it has any; a `ValueError` says why it can't."""
 
-    def __call__(self, data: Dataset, options: VoterOptions) -> Voter:
+    def __call__(self, data: Dataset | None, options: VoterOptions) -> Voter:
         """A voter for this agent."""
         ...
 
@@ -104,11 +124,25 @@ def check_voter(name: str) -> str:
     return name
 
 
-def make_voter(name: str, data: Dataset, options: VoterOptions) -> Voter:
-    """The voter of this name for an agent's data."""
-    factory: VoterFactory = plugins.load(GROUP, OWN, name)
+def is_foreign(name: str) -> bool:
+    """Whether a voter is made of the owner's code or model, which may do anything: it belongs into
+    a process of its own (`isolated`)."""
+    return name not in _TRAINED_HERE
+
+
+def make_voter(name: str, data: Dataset | None, options: VoterOptions) -> Voter:
+    """The voter of this name for an agent's data, in this process; it was tried once."""
+    from mpc_vote.learning.voters import function
+    from mpc_vote.learning.voters.trial import try_out
+
+    loaded: Any = plugins.load(GROUP, OWN, name)
     try:
-        return factory(data, options)
+        if function.is_function(loaded):
+            voter: Voter = function.make(loaded, data, options)
+        else:
+            voter = loaded(data, options)
+        try_out(voter, data, options)
+        return voter
     except (ValueError, OSError, ImportError):
         raise
     except Exception as error:

@@ -222,9 +222,10 @@ async def test_too_many_bytes_are_refused_as_they_arrive(monkeypatch: pytest.Mon
 
 def test_agents_that_offer_no_known_ballot_are_not_asked() -> None:
     unknown: Any = 99
-    offer = agent_pb2.Capabilities(
+    offer = common_pb2.Offer(
         classes=3, query_dtype=common_pb2.DTYPE_FLOAT32, query_shape=[6], ballots=[unknown], k=1
     )
+    odd = agent_pb2.Capabilities(offers=[offer])
     defaults = requests.Defaults(
         parties=("party-0", "party-1"),
         dealer="dealer",
@@ -239,25 +240,21 @@ def test_agents_that_offer_no_known_ballot_are_not_asked() -> None:
         max_k=9,
     )
     with refused(ErrorKind.BALLOT_UNSUPPORTED):
-        requests.make_spec(label_pb2.LabelPlan(**GOOD), ROW, {"odd": offer}, defaults, 0.0)
+        requests.make_spec(label_pb2.LabelPlan(**GOOD), ROW, {"odd": odd}, defaults, 0.0)
 
 
 @pytest.mark.parametrize(
     "ballot", [common_pb2.BALLOT_KIND_KNN_FREQUENCY, common_pb2.BALLOT_KIND_KNN_COUNT]
 )
 def test_agents_that_count_neighbours_without_a_k_are_refused(ballot: Any) -> None:
-    offer = agent_pb2.Capabilities(
-        classes=3,
-        query_dtype=common_pb2.DTYPE_FLOAT32,
-        query_shape=[6],
-        ballots=[ballot],
-        ledger_id="0" * 32,
-        process_id="0" * 32,
+    offer = common_pb2.Offer(
+        classes=3, query_dtype=common_pb2.DTYPE_FLOAT32, query_shape=[6], ballots=[ballot]
     )
+    told = agent_pb2.Capabilities(offers=[offer], ledger_id="0" * 32, process_id="0" * 32)
     with refused(ErrorKind.SPEC_INVALID, "has no k"):
-        attendance._check_capabilities(offer)
-    offer.k = 1
-    attendance._check_capabilities(offer)
+        attendance._check_capabilities(told)
+    told.offers[0].k = 1
+    attendance._check_capabilities(told)
 
 
 # What our own client refuses before anything is sent

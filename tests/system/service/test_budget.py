@@ -227,7 +227,7 @@ async def test_an_agent_says_one_thing_at_a_time(tmp_path: Path) -> None:
     stream, unused = Stream(), agent_pb2.Capabilities()
     async with grpc.aio.insecure_channel("localhost:1") as channel:
         policy: Any = None
-        agent = Agent("ann", policy, policy, unused, cast(Any, channel), {}, tmp_path)
+        agent = Agent("ann", policy, [], unused, cast(Any, channel), {}, tmp_path)
         await asyncio.gather(*(agent._say(stream, agent_pb2.AttendRequest()) for _ in range(5)))
     assert stream.written == 5
 

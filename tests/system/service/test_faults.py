@@ -23,6 +23,7 @@ import psutil
 import pytest
 
 from agent_node.policy import Policy
+from agent_node.serving import Serving
 from agent_node.settings import AgentSettings
 from mpc_vote.app import config
 from mpc_vote.client import AsyncLabelClient, LabelResult, Progress
@@ -30,7 +31,6 @@ from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.pki.identity import Identity, Role
 from mpc_vote.privacy.ledger import Ledger
 from mpc_vote.proto.mpcvote.v1 import (
-    agent_pb2,
     common_pb2,
     label_pb2,
     party_pb2,
@@ -162,7 +162,7 @@ async def test_an_agent_whose_second_stream_ends_is_heard_on_its_first(fragile: 
 
         async def answers(classes: int) -> bool:
             agents = (await client.service()).agents
-            return [agent.classes for agent in agents if agent.agent == "mover"] == [classes]
+            return [agent.offer.classes for agent in agents if agent.agent == "mover"] == [classes]
 
         async with ghost(fragile, "mover", classes=8, process_id="0" * 32):
             async with ghost(fragile, "mover", classes=9, process_id="0" * 32):
@@ -295,23 +295,25 @@ def test_an_agent_believes_its_own_settings_and_no_coordinator(case: str, tmp_pa
             "--max-queries=50",
         ],
     )
-    capabilities = agent_pb2.Capabilities(
+    offer = common_pb2.Offer(
         classes=3,
         query_dtype=common_pb2.DTYPE_FLOAT32,
         query_shape=[5],
         ballots=[common_pb2.BALLOT_KIND_KNN_COUNT],
         k=5,
     )
+    nobody: Any = None
+    serving = Serving(offer, nobody, "knn")
     with Ledger(tmp_path / "ledger.db", None) as ledger:
         policy = Policy("me", settings, ledger)
         if not name:
-            policy.check(spec, capabilities)
+            policy.check(spec, serving)
             policy.charge(spec)
             with refused(ErrorKind.POLICY_REFUSED, "it was answered before"):
                 policy.charge(spec)
             return
         with pytest.raises(VoteError) as caught:
-            policy.check(spec, capabilities)
+            policy.check(spec, serving)
         assert caught.value.name == name, caught.value.message
         assert not ledger.spends()
 

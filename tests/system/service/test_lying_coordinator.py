@@ -58,8 +58,8 @@ class Liar(label_pb2_grpc.LabelServiceServicer, model_pb2_grpc.ModelServiceServi
         )
 
     async def GetService(self, request: Any, context: Any) -> Any:
-        dtype = common_pb2.DTYPE_FLOAT32
-        agent = label_pb2.AgentPresence(agent=self.text, query_dtype=dtype)
+        offer = common_pb2.Offer(query_dtype=common_pb2.DTYPE_FLOAT32)
+        agent = label_pb2.AgentPresence(agent=self.text, offer=offer)
         return label_pb2.GetServiceResponse(agents=[agent], parties=[self.text])
 
     async def Train(self, requests: Any, context: Any) -> AsyncIterator[Any]:

@@ -392,11 +392,10 @@ def test_the_plain_client_can_stop_listening(service: Service, clinics: Group) -
 
 
 async def trained(client: AsyncLabelClient, rounds: list[str] | None = None) -> model_pb2.Model:
-    async for event in client.train(rounds or []):
-        if isinstance(event, model_pb2.Model):
-            return event
-        assert 0 < event.step <= event.steps
-    raise AssertionError("no model came")
+    def check(progress: model_pb2.TrainProgress) -> None:
+        assert 0 < progress.step <= progress.steps
+
+    return await client.train(rounds or [], on_progress=check)
 
 
 async def test_models_are_versions_that_say_where_they_come_from(

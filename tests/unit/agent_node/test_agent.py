@@ -19,6 +19,7 @@ import pytest
 
 from agent_node.agent import Agent
 from agent_node.policy import Policy
+from agent_node.serving import Serving
 from agent_node.settings import AgentSettings
 from agent_node.voting import cast_ballot
 from mpc_vote.app import config
@@ -87,7 +88,7 @@ async def test_announcements_without_end_do_not_pile_up(monkeypatch: pytest.Monk
     call._announcements += [spec.wire for spec in specs[most + 10 :]]
     nobody: Any = None
     channel: Any = _Channel()
-    agent = Agent("ann", nobody, nobody, agent_pb2.Capabilities(), channel, {}, Path())
+    agent = Agent("ann", nobody, [], agent_pb2.Capabilities(), channel, {}, Path())
     monkeypatch.setattr(agent, "_coordinator", _Stub(call))
 
     async def for_ever(*_: object) -> int:
@@ -154,7 +155,7 @@ async def test_a_message_that_can_not_be_read_ends_the_session_and_not_the_agent
     nobody: Any = None
     channel: Any = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
     channel.renewed = asyncio.get_running_loop().create_future
-    agent = Agent("ann", nobody, nobody, agent_pb2.Capabilities(), channel, {}, Path())
+    agent = Agent("ann", nobody, [], agent_pb2.Capabilities(), channel, {}, Path())
 
     async def came_back() -> bool:
         assert not attending.done()
@@ -205,7 +206,7 @@ class _Table:
         settings = config.load(AgentSettings, [*required, *lenient, *flags])
         budget = Budget(None, settings.budget_instance, settings.delta)
         self.ledger = Ledger(self.path, budget)
-        offer = agent_pb2.Capabilities(
+        offer = common_pb2.Offer(
             classes=CLASSES,
             query_dtype=tensors.dtype_code(self.rows.dtype),
             query_shape=self.rows.shape[1:],
@@ -216,9 +217,9 @@ class _Table:
         party: Any = Channel({"SubmitShares": self._submit, "Check": _serving})
         policy = Policy("ann", settings, self.ledger)
         parties = dict.fromkeys(PARTIES, party)
-        self.agent = Agent(
-            "ann", policy, self.voter, offer, coordinator, parties, folder, settings.voter
-        )
+        serving = Serving(offer, self.voter, settings.voter)
+        told = agent_pb2.Capabilities(offers=[offer])
+        self.agent = Agent("ann", policy, [serving], told, coordinator, parties, folder)
 
     def announce(self, **changes: Any) -> str:
         """Tells the agent of a round on the rows."""

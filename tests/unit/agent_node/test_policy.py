@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 
 from agent_node.policy import Policy, announced
+from agent_node.serving import Serving
 from agent_node.settings import AgentSettings
 from agent_node.voting import prepare
 from aggregator.coordinator.planner import make_spec
@@ -39,16 +40,19 @@ def agent(*flags: str) -> AgentSettings:
     return config.load(AgentSettings, [*required, *flags])
 
 
+OFFER = common_pb2.Offer(
+    classes=CLASSES,
+    query_dtype=common_pb2.DTYPE_FLOAT32,
+    query_shape=[2],
+    ballots=[common_pb2.BALLOT_KIND_KNN_COUNT, common_pb2.BALLOT_KIND_KNN_FREQUENCY],
+    k=5,
+)
+
+
 def capabilities(settings: AgentSettings) -> agent_pb2.Capabilities:
-    offer = agent_pb2.Capabilities(
-        classes=CLASSES,
-        query_dtype=common_pb2.DTYPE_FLOAT32,
-        query_shape=[2],
-        ballots=[common_pb2.BALLOT_KIND_KNN_COUNT, common_pb2.BALLOT_KIND_KNN_FREQUENCY],
-        k=5,
-    )
-    offer.MergeFrom(announced(settings))
-    return offer
+    told = announced(settings)
+    told.offers.append(OFFER)
+    return told
 
 
 def admitted(agents: Mapping[str, AgentSettings], **plan: Any) -> Spec:
@@ -77,9 +81,10 @@ def spec_for(present: Mapping[str, agent_pb2.Capabilities], **plan: Any) -> Spec
 
 def answer(name: str, settings: AgentSettings, spec: Spec, folder: Path) -> str:
     """What an agent's own policy says of a spec: nothing, or why not."""
+    nobody: Any = None
     with Ledger(folder / "ledger.db", None) as ledger:
         try:
-            Policy(name, settings, ledger).check(spec, capabilities(settings))
+            Policy(name, settings, ledger).check(spec, Serving(OFFER, nobody, "knn"))
         except VoteError as error:
             assert error.kind is ErrorKind.POLICY_REFUSED
             return error.message
@@ -163,11 +168,12 @@ def test_an_agent_counts_on_no_more_honest_agents_than_it_knows_of(tmp_path: Pat
 
 def liar(**says: Any) -> agent_pb2.Capabilities:
     """An agent that announces what it likes."""
-    offer = capabilities(agent())
+    told = capabilities(agent())
     for name, value in says.items():
-        offer.ClearField(cast(Any, name))
-        offer.MergeFrom(agent_pb2.Capabilities(**{name: value}))
-    return offer
+        about: Any = told.offers[0] if name in ("ballots", "k") else told
+        about.ClearField(name)
+        about.MergeFrom(type(about)(**{name: value}))
+    return told
 
 
 @pytest.mark.parametrize("others", [KNN_COUNT, KNN_FREQUENCY])
@@ -263,7 +269,7 @@ def test_an_agent_casts_the_kinds_of_ballots_that_its_owner_names(tmp_path: Path
     save_part(path, Dataset("points", x, np.arange(8) % CLASSES, CLASSES))
 
     def offered(*flags: str) -> list[int]:
-        return list(prepare(agent(f"--data={path}", *flags), "ann")[1].ballots)
+        return list(prepare(agent(f"--data={path}", *flags), "ann")[0].offer.ballots)
 
     count, frequency = common_pb2.BALLOT_KIND_KNN_COUNT, common_pb2.BALLOT_KIND_KNN_FREQUENCY
     assert offered() == [count, frequency]

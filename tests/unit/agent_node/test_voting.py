@@ -74,7 +74,7 @@ async def test_a_coordinator_that_lets_huge_queries_pass_is_refused(
         agent = Agent(
             "ann",
             nobody,
-            nobody,
+            [],
             agent_pb2.Capabilities(),
             cast(Any, channel),
             {},

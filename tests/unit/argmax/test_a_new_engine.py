@@ -302,16 +302,17 @@ def test_a_coordinator_takes_it_from_a_request_or_its_settings(
     bundled: Bundled, asked: bool
 ) -> None:
     queries = np.zeros((QUERIES, 2), np.float32)
-    offer = agent_pb2.Capabilities(
+    offer = common_pb2.Offer(
         classes=CLASSES,
         query_dtype=tensors.dtype_code(queries.dtype),
         query_shape=[2],
         ballots=[ONE_HOT.code],
     )
+    can = agent_pb2.Capabilities(offers=[offer])
     default = TABLE if asked else bundled
     defaults = Defaults(("p", "q"), "dealer", default, 9.0, 0.0, 1e-3, 0.8, 1, 60, 1, 1_000)
     request = Asked(classes=CLASSES, engine=bundled if asked else None).message()
-    spec = make_spec(request, queries, dict.fromkeys(NAMES, offer), defaults, 0.001)
+    spec = make_spec(request, queries, dict.fromkeys(NAMES, can), defaults, 0.001)
     assert isinstance(spec.engine, BundledArgmax)
     # The totals of a verified round are found first, with items of another kind.
     assert spec.message.verified

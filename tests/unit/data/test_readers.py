@@ -17,7 +17,6 @@ from mpc_vote.data.dataset import Dataset
 from mpc_vote.data.partition import save_part
 from mpc_vote.data.readers import read, reader_for
 from mpc_vote.plugins import PluginError
-from mpc_vote.tasks import Task
 
 PART = Dataset("part", np.ones((3, 2), np.float32), np.array([0, 1, 1]), 2)
 REQUIRED = ("--certs=x", "--data=x", "--data-dir=x", "--coordinator=h:1", "--parties=a=h:1,b=h:2")
@@ -44,7 +43,7 @@ def test_a_reader_that_is_named_comes_before_the_ending(
 ) -> None:
     seen: list[Path] = []
 
-    def noted(path: Path, task: Task | None) -> Dataset:
+    def noted(path: Path, task: object) -> Dataset:
         seen.append(path)
         return PART
 

@@ -82,9 +82,10 @@ def test_the_reader_and_the_voter_make_an_agent(
 ) -> None:
     data = f"--data={table(tmp_path, name)}"
     settings = config.load(AgentSettings, [*REQUIRED, "--coordinator=h:1", data, *flags])
-    voter, capabilities = prepare(settings, "ann")
-    assert (capabilities.classes, list(capabilities.query_shape)) == (3, [2])
-    assert capabilities.query_dtype == common_pb2.DTYPE_FLOAT32
+    (serving,) = prepare(settings, "ann")
+    voter, offer = serving.voter, serving.offer
+    assert (offer.classes, list(offer.query_shape)) == (3, [2])
+    assert offer.query_dtype == common_pb2.DTYPE_FLOAT32
     if "--voter" in str(flags):
         assert voter.vote(CENTRES, ONE_HOT).tolist() == [0, 1, 0]
     else:
@@ -94,7 +95,7 @@ def test_the_reader_and_the_voter_make_an_agent(
 def test_the_reader_is_taken_by_its_place_too(tmp_path: Path) -> None:
     flags = [f"--data={table(tmp_path, 'clinic')}", "--reader=my_package.tables:read"]
     settings = config.load(AgentSettings, [*REQUIRED, "--coordinator=h:1", *flags])
-    assert prepare(settings, "ann")[1].classes == 3
+    assert prepare(settings, "ann")[0].offer.classes == 3
 
 
 @pytest.mark.parametrize("student", ["nearest_mean", "my_package.means:NearestMean"])
@@ -106,9 +107,9 @@ def test_the_student_trains_a_model_that_is_served(student: str, tmp_path: Path)
     archive.open_round("client", "", b"", spec, CENTRES[labels])
     archive.complete_round(label_pb2.RoundCompleted(round_id="round"), labels)
     service = ModelServicer(archive, settings.delta, settings.student)
-    model = service._train(
-        "client", service._rounds("client", []), model_pb2.TrainRequest(), None, None
-    )
+    request = model_pb2.TrainRequest()
+    rounds = service._rounds("client", request)
+    model = service._train("client", rounds, None, request, None, None)
     assert (model.version, model.student, model.labels) == (1, student, 30)
     asked = model_pb2.PredictRequest(inputs=tensors.to_tensor(CENTRES + 1))
     # Any coordinator serves it, whatever it trains with itself.

@@ -93,6 +93,7 @@ class Trial:
             quorum=self.agents,
             collusion=COLLUSION,
             delta=_DELTA,
+            agreement=None,
         )
         result = await label.follow(client, data.public.x, plan, out)
         await train.follow(client, [result.round_id], self.seed, out)

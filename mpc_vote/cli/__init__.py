@@ -14,6 +14,7 @@ Command = Callable[[Sequence[str]], int]
 
 _COMMANDS = {
     "demo": ("mpc_vote.testbed.demo.command", "run the whole service on this machine, end to end"),
+    "task": ("mpc_vote.cli.task", "draft, check or show the file that all members agree on"),
     "certs": ("mpc_vote.cli.certs", "make a certificate authority and certificates"),
     "plan": ("mpc_vote.cli.plan", "say how good labels will be and what they cost, unasked"),
     "label": ("mpc_vote.cli.label", "ask the service for labels of a batch of queries"),
@@ -56,7 +57,9 @@ _EXTRAS = {
 # Packages that commands need only when told so, and the extra that brings each. CrypTen's own is
 # not in its extra: its metadata ask for a package that can't be installed any more.
 _FURTHER = {
+    **dict.fromkeys(("PIL", "pyarrow"), "data"),
     **dict.fromkeys(("torch", "torchvision", "safetensors"), "learning"),
+    **dict.fromkeys(("tokenizers", "transformers"), "text"),
     **dict.fromkeys(("crypten", "omegaconf", "onnx", "yaml"), "crypten"),
     **dict.fromkeys(("matplotlib", "mlxtend"), "bench"),
 }

@@ -23,7 +23,7 @@ import grpc
 from agent_node.batch import Batch
 from agent_node.policy import Policy
 from agent_node.serving import Serving, Servings
-from agent_node.voting import cast_ballot
+from agent_node.voting import await_voter, cast_ballot
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.mpc.sharing import Share
 from mpc_vote.privacy.mechanisms import Mechanism
@@ -129,6 +129,10 @@ class Agent:
             log.info("the coordinator's task can't be compared: %s", told.message)
             return refusal
         return agreement.differs(f"agent {self._name}", mine, "the coordinator", other)
+
+    def stop_voting(self) -> None:
+        """Ends voters that run in processes of their own: nobody waits for their votes any more."""
+        self._servings.close()
 
     async def _session(self) -> None:
         """One stream, or one after the other while the agent's certificate is replaced."""
@@ -343,6 +347,7 @@ class Agent:
         queries = batch.read()
         if spec.seconds_left() <= 0:
             raise _over(spec, "its deadline passed before this agent could vote")
+        await_voter(serving.voter, serving.voter_name, spec)
         self._policy.charge(spec)
         ballot = cast_ballot(serving.voter, serving.voter_name, self._name, spec, queries)
         return self._share(spec, ballot)

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInf
 
 from mpc_vote.app.config import Address, Ballot, Delta, Name, Parties, Positive, RoleSettings
 from mpc_vote.data.readers import BadRows, check_reader
-from mpc_vote.learning.voters import check_voter
+from mpc_vote.learning.voters import ModelInputs, check_voter, needs_data
 from mpc_vote.voting.limits import MAX_TASKS
 
 
@@ -33,8 +33,34 @@ class VoterSettings(BaseModel):
     )
     voter: Annotated[str, AfterValidator(check_voter)] = Field(
         "knn",
-        description="knn: nearest neighbours; network: a model trained on this agent's data; or "
-        "module:function of your own",
+        description="knn: nearest neighbours; network: a model trained on this agent's data; "
+        "sklearn, onnx, torch or http: the model in --model; or module:function of your own",
+    )
+    model: str = Field(
+        "",
+        description="model of your own: a file of skops, ONNX or torch.export, or the URL of an "
+        "Open Inference service, http(s)://host/v2/models/NAME",
+    )
+    inputs: ModelInputs = Field(
+        ModelInputs.FEATURES,
+        description="what such a model takes: the task's features, or its inputs raw",
+    )
+    trust: list[str] = Field(
+        [], description="types that a scikit-learn model may hold though skops does not know them"
+    )
+    model_ca: Path | None = Field(
+        None, description="PEM file of the authority of the model's service; the system's if not"
+    )
+    plain_http: bool = Field(
+        False, description="allow votes to come from another machine without TLS"
+    )
+    public: Path | None = Field(
+        None,
+        description="unlabelled public records like those that may be asked, by which a network "
+        "learns when not to vote",
+    )
+    start_seconds: Positive = Field(
+        600.0, description="how long a voter in a process of its own may take to load"
     )
     seed: int = Field(0, ge=0, description="seed of a network's training")
     bad_rows: BadRows = Field(
@@ -48,7 +74,18 @@ class ServedTask(VoterSettings):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     task: Path = Field(description="the task's file")
-    data: Path = Field(description="file or folder of private records of the task")
+    data: Path | None = Field(
+        None,
+        validate_default=True,
+        description="file or folder of private records of the task; a model in --model needs none",
+    )
+
+    @field_validator("data")
+    @classmethod
+    def _given(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        if value is None and needs_data(info.data.get("voter", "")):
+            raise ValueError("is missing")
+        return value
 
 
 class AgentSettings(VoterSettings, RoleSettings):
@@ -70,8 +107,8 @@ class AgentSettings(VoterSettings, RoleSettings):
     data: Path | None = Field(
         None,
         validate_default=True,
-        description="private records of the task; without one an npz file with points x and labels "
-        "y, or demo",
+        description="private records of the task, which a model in --model does without; without a "
+        "task an npz file with points x and labels y, or demo",
     )
     data_dir: Path = Field(description="folder for this agent's own privacy ledger")
     coordinator: Address = Field(description="host:port or unix:/path of the coordinator")
@@ -131,7 +168,8 @@ class AgentSettings(VoterSettings, RoleSettings):
     @field_validator("data")
     @classmethod
     def _given(cls, value: Path | None, info: ValidationInfo) -> Path | None:
-        served = info.data.get("serves", True)
-        if value is None and (not served or info.data.get("task") is not None):
+        served, task = info.data.get("serves", True), info.data.get("task")
+        needed = not served if task is None else needs_data(info.data.get("voter", ""))
+        if value is None and needed:
             raise ValueError("is missing: pass --data, or set it in the file or the environment")
         return value

@@ -21,8 +21,9 @@ from mpc_vote.tasks import Task
 from mpc_vote.voting.ballots import BallotKind
 
 GROUP = "mpc_vote.voters"
+NEIGHBOURS = "knn"
 _TRAINED_HERE = {
-    "knn": "mpc_vote.learning.voters.knn:make",
+    NEIGHBOURS: "mpc_vote.learning.voters.knn:make",
     "network": "mpc_vote.learning.voters.local_model:make",
 }
 OWN = {
@@ -122,6 +123,11 @@ def check_voter(name: str) -> str:
     """A name that stands for a voter; nothing is loaded."""
     plugins.place(GROUP, OWN, name)
     return name
+
+
+def needs_data(name: str) -> bool:
+    """Whether there is no such voter without private records."""
+    return name in _TRAINED_HERE
 
 
 def is_foreign(name: str) -> bool:

@@ -36,8 +36,12 @@ class VoterSettings(BaseModel):
         description="knn: nearest neighbours; network: a model trained on this agent's data; "
         "sklearn, onnx, torch or http: the model in --model; or module:function of your own",
     )
-    model: str = Field(
-        "",
+    weights: Path | None = Field(
+        None,
+        description="weights of the task's feature map; looked for in their usual place if not",
+    )
+    model: str | None = Field(
+        None,
         description="model of your own: a file of skops, ONNX or torch.export, or the URL of an "
         "Open Inference service, http(s)://host/v2/models/NAME",
     )

@@ -80,6 +80,9 @@ class VoterOptions:
     task: Task | None = None
     """Whose inputs are voted on; `k`, `features` and `reach` are then the task's."""
 
+    weights: Path | None = None
+    """Where this machine has the weights of the task's feature map, if not in their usual place."""
+
     model: str = ""
     """The file or the URL of a model that is not trained here."""
 

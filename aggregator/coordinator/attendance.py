@@ -335,6 +335,8 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
         self, request: common_pb2.GetTaskRequest, context: Any
     ) -> common_pb2.GetTaskResponse:
         agent = rpc.caller().name
+        if agent in self._revoked:
+            raise VoteError(ErrorKind.AGENT_REVOKED, agent=agent)
         return await self._turns.do(agent, find_task, request, self._tasks, self._archive)
 
 

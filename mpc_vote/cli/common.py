@@ -144,6 +144,10 @@ def load_task(path: Path | None) -> Task | None:
 def read_rows(path: Path, task: Task | None, bad_rows: BadRows = "refuse") -> Inputs:
     """Public rows of a file: as the task says, or without one an array of an .npy file."""
     if task is None:
+        if path.is_dir() or path.suffix.lower() in (*TABLES, ".txt"):
+            raise CommandError(
+                f"{path} is read as a task says: pass --task, or an .npy file made by numpy.save"
+            )
         rows = read_array(path)
         return Inputs(path, rows, range(1, len(rows) + 1) if rows.ndim else [], [])
     try:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,13 +50,19 @@ class RoleProcess:
 
 @dataclass
 class Cluster:
-    """A dealer, parties, a coordinator and agents under one folder."""
+    """A dealer, parties, a coordinator and agents under one folder.
+
+    `tasks` are files of tasks that the coordinator serves. An agent takes one by its settings (task
+    and data), or several: `serves` has for such an agent a table of settings for each.
+    """
 
     directory: Path
     parties: int
     agents: Mapping[str, Mapping[str, str]]
     coordinator_settings: Mapping[str, str] = field(default_factory=dict)
     party_settings: Mapping[str, str] = field(default_factory=dict)
+    tasks: Sequence[Path] = ()
+    serves: Mapping[str, Sequence[Mapping[str, str]]] = field(default_factory=dict)
     children: dict[str, RoleProcess] = field(default_factory=dict)
     _memory: _MemoryWatch | None = None
 
@@ -132,6 +139,7 @@ class Cluster:
             "data-dir": str(self.directory / "data" / "coordinator"),
             "parties": self._parties("coordinator"),
             "min-sigma": "1e-9",
+            **({"task": ",".join(map(str, self.tasks))} if self.tasks else {}),
             **self.coordinator_settings,
         }
         self._spawn("coordinator", Role.COORDINATOR, "coordinator", settings)
@@ -151,9 +159,21 @@ class Cluster:
             "budget-instance": "inf",
             "min-quorum": "1",
             "min-collusion": "0",
+            **({"config": str(self._config(name))} if name in self.serves else {}),
             **self.agents[name],
         }
         self._spawn(name, Role.AGENT, name, settings)
+
+    def _config(self, name: str) -> Path:
+        """A file of settings with what an agent serves."""
+        lines = []
+        for table in self.serves[name]:
+            # JSON's texts are TOML's.
+            lines += ["[[serves]]", *(f"{key} = {json.dumps(table[key])}" for key in table)]
+        path = self.directory / "config" / f"{name}.toml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(lines) + "\n")
+        return path
 
     def stop_child(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
         """Ends one role and waits until it is gone."""

@@ -280,10 +280,17 @@ class AsyncLabelClient:
             request.plan.queries = queries
         else:
             array = _rows(queries)
+            if plan.task is not None:
+                agreement.check_rows(plan.task, array, "queries")
             request.plan.queries = len(array)
             request.query_dtype = tensors.dtype_code(array.dtype)
             request.query_shape.extend(array.shape[1:])
-        answer = await _call(self._labels.PlanRound(request, timeout=_CALL_SECONDS))
+        try:
+            answer = await _call(self._labels.PlanRound(request, timeout=_CALL_SECONDS))
+        except VoteError as error:
+            if error.kind is ErrorKind.TASK_DIFFERS and plan.task is not None:
+                raise await self._difference(plan.task) from error
+            raise
         try:
             return RoundPlan.from_message(answer)
         except VoteError as error:

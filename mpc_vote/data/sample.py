@@ -190,16 +190,20 @@ def _column(sheet: Sheet, name: str, wishes: Wishes) -> tuple[Column | None, str
     return _category(name, _texts(sheet, name), wishes.max_categories)
 
 
+def center_and_scale(values: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """Of a public column's numbers, of which there is at least one; a scale of 0 has no use."""
+    low, center, high = (float(one) for one in np.quantile(values, (0.25, 0.5, 0.75)))
+    scale = (high - low) / _IQR
+    return (center, scale) if scale > 0 else (float(values.mean()), float(values.std()))
+
+
 def _number(
     name: str, values: npt.NDArray[np.float64], note: str = ""
 ) -> tuple[Column | None, str]:
     there = values[np.isfinite(values)]
     if len(there) == 0:
         return None, "is left out: it is empty in the sample"
-    low, center, high = (float(one) for one in np.quantile(there, (0.25, 0.5, 0.75)))
-    scale = (high - low) / _IQR
-    if scale <= 0:
-        center, scale = float(there.mean()), float(there.std())
+    center, scale = center_and_scale(there)
     if not 0 < scale < MAX_SIZE:
         return None, "is left out: it is the same everywhere in the sample"
     whole = bool((there == np.round(there)).all())

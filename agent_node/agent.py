@@ -16,13 +16,14 @@ import os
 import random
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 
 from agent_node.batch import Batch
 from agent_node.policy import Policy
 from agent_node.voting import cast_ballot
+from mpc_vote.app import threads
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.learning.voters import Voter
 from mpc_vote.mpc.sharing import Share
@@ -37,10 +38,10 @@ from mpc_vote.voting.spec import Spec
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 _SUBMIT_TRIES = 3
 _BACKOFF_SECONDS = (0.2, 5.0)
+# What a vote is given to end where the agent leaves the round, or stops.
+_LEAVE_SECONDS = 5.0
 
 
 class Agent:
@@ -77,6 +78,8 @@ class Agent:
         self._welcomed = False
         self._attending = False
         self._voting = asyncio.Lock()
+        # The round that the voter was asked about, until it has answered.
+        self._voted_on: Spec | None = None
         self._saying = asyncio.Lock()
 
     async def health(self) -> Mapping[str, bool]:
@@ -92,7 +95,9 @@ class Agent:
             try:
                 await self._session()
             except grpc.RpcError as error:
-                failure = VoteError.from_rpc(error, "The coordinator")
+                failure = VoteError.from_rpc(
+                    error, "The coordinator", ErrorKind.COORDINATOR_UNREACHABLE
+                )
                 log.warning("not attending: %s", failure.message)
             except VoteError as error:
                 log.warning("not attending: %s", error.message)
@@ -163,7 +168,9 @@ class Agent:
                 await call.done_writing()
                 return successor
             except grpc.RpcError as error:
-                failure = VoteError.from_rpc(error, "The coordinator")
+                failure = VoteError.from_rpc(
+                    error, "The coordinator", ErrorKind.COORDINATOR_UNREACHABLE
+                )
                 log.warning("still on the old certificate: %s", failure.message)
                 await asyncio.sleep(_BACKOFF_SECONDS[1])
 
@@ -226,13 +233,9 @@ class Agent:
         with Batch.opened(spec, self._scratch) as batch:
             await self._unless_ended(spec, self._fetch(spec, batch))
             await self._check_reach()
+            self._check_voter()
             await self._await_start(spec, call)
-            # One batch, and the ballots on it, are in memory at a time.
-            async with self._voting:
-                if spec.round_id in self._ended:
-                    # Nothing would count any more: no charge, and no vote that others wait for.
-                    raise _over(spec, "the coordinator ended it")
-                shares = await _to_its_end(asyncio.to_thread(self._cast, spec, batch))
+            shares = await self._vote(spec, batch)
         submission = os.urandom(SUBMISSION_ID_BYTES)
         sent = await asyncio.gather(
             *(
@@ -269,7 +272,9 @@ class Agent:
         try:
             await batch.fill(self._coordinator.FetchQueries(request, timeout=timeout))
         except grpc.RpcError as error:
-            raise VoteError.from_rpc(error, "The coordinator") from error
+            raise VoteError.from_rpc(
+                error, "The coordinator", ErrorKind.COORDINATOR_UNREACHABLE
+            ) from error
 
     async def _await_start(self, spec: Spec, call: Any) -> None:
         """Says that the agent is prepared, and waits until enough are."""
@@ -290,6 +295,42 @@ class Agent:
         await asyncio.gather(
             *(rpc.reach(channel, f"Party {name}") for name, channel in self._channels.items())
         )
+
+    def _check_voter(self) -> None:
+        """Makes no promise on behalf of a voter that may never come back: others would pay for
+        rounds that wait for it in vain."""
+        asked = self._voted_on
+        if asked is not None and asked.seconds_left() <= 0:
+            log.error("voter %s has not answered round %s", self._voter_name, asked.round_id)
+            why = "it has not come back from an earlier round"
+            raise VoteError(ErrorKind.VOTER_FAILED, voter=self._voter_name, why=why)
+
+    async def _vote(self, spec: Spec, batch: Batch) -> list[Share]:
+        """Charges, votes, shares, in a thread. One batch, and the ballots on it, are in memory at a
+        time: the thread keeps its turn to its end, also where nobody waits for it any more."""
+        try:
+            async with asyncio.timeout(max(0.0, spec.seconds_left())):
+                await self._voting.acquire()
+        except TimeoutError as error:
+            raise _over(spec, "its deadline passed before this agent could vote") from error
+        if spec.round_id in self._ended:
+            self._voting.release()
+            # Nothing would count any more: no charge, and no vote that others wait for.
+            raise _over(spec, "the coordinator ended it")
+        self._voted_on = spec
+        work = threads.start(self._cast, spec, batch)
+        work.add_done_callback(self._voted)
+        try:
+            async with asyncio.timeout(max(0.0, spec.seconds_left())):
+                return await asyncio.shield(work)
+        except TimeoutError as error:
+            raise _over(spec, "its deadline passed while this agent voted") from error
+        finally:
+            await asyncio.wait([work], timeout=_LEAVE_SECONDS)
+
+    def _voted(self, _: asyncio.Future[list[Share]]) -> None:
+        self._voted_on = None
+        self._voting.release()
 
     def _cast(self, spec: Spec, batch: Batch) -> list[Share]:
         """In a thread: charges, votes, shares.
@@ -338,16 +379,6 @@ class Agent:
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
             async with self._saying:
                 await call.write(message)
-
-
-async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Work in a thread, which no cancellation ends: whoever is cancelled still waits for it, so
-    that what it holds is not taken to be free."""
-    task = asyncio.create_task(work)
-    try:
-        return await asyncio.shield(task)
-    finally:
-        await asyncio.wait([task])
 
 
 def _over(spec: Spec, why: str) -> VoteError:

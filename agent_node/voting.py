@@ -11,10 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from agent_node.settings import AgentSettings
+from mpc_vote.app.config import ConfigError
+from mpc_vote.app.process import CommandError
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.data.readers import read
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.learning.voters import Voter, VoterOptions, make_voter
+from mpc_vote.plugins import PluginError
 from mpc_vote.proto.mpcvote.v1 import agent_pb2
 from mpc_vote.transport import tensors
 from mpc_vote.voting.ballots import BallotKind, IntArray
@@ -28,12 +31,8 @@ DEMO_DATA = Path("demo")
 
 def prepare(settings: AgentSettings, agent: str) -> tuple[Voter, agent_pb2.Capabilities]:
     """Loads the private data and builds the index or trains the model."""
-    demo = settings.data == DEMO_DATA
-    data = _demo_part(agent) if demo else read(settings.data, settings.reader)
-    if (np.abs(data.x) > tensors.MAX_SIZE).any():
-        raise ValueError(f"the private points hold numbers beyond {tensors.MAX_SIZE:g}: scale them")
-    options = VoterOptions(settings.k, settings.features, settings.reach, settings.seed)
-    voter = make_voter(settings.voter, data, options)
+    data = _read(settings, agent)
+    voter = _voter(settings, agent, data)
     return voter, agent_pb2.Capabilities(
         classes=data.classes,
         query_dtype=tensors.dtype_code(data.x.dtype),
@@ -70,12 +69,36 @@ def cast_ballot(
         raise VoteError(ErrorKind.VOTER_FAILED, voter=name, why=why) from error
 
 
+def _read(settings: AgentSettings, agent: str) -> Dataset:
+    try:
+        demo = settings.data == DEMO_DATA
+        data = _demo_part(agent) if demo else read(settings.data, settings.reader)
+        if (np.abs(data.x) > tensors.MAX_SIZE).any():
+            raise ValueError(f"it holds numbers beyond {tensors.MAX_SIZE:g}: scale them")
+    except PluginError as error:
+        raise ConfigError(f"--reader: {error}") from error
+    except (ValueError, OSError) as error:
+        raise CommandError(f"the data of agent {agent} can't be used: {error}") from error
+    return data
+
+
+def _voter(settings: AgentSettings, agent: str, data: Dataset) -> Voter:
+    options = VoterOptions(settings.k, settings.features, settings.reach, settings.seed)
+    try:
+        return make_voter(settings.voter, data, options)
+    except PluginError as error:
+        raise ConfigError(f"--voter: {error}") from error
+    except (ValueError, OSError) as error:
+        why = f"agent {agent} can't make the voter {settings.voter}: {error}"
+        raise CommandError(why) from error
+
+
 def _accepted(kinds: Sequence[BallotKind], asked: Sequence[BallotKind]) -> list[BallotKind]:
     """The kinds that a voter can cast and its owner agrees to."""
     accepted = [kind for kind in kinds if kind in asked or not asked]
     if not accepted:
         known = ", ".join(kind.name for kind in kinds)
-        raise ValueError(f"--ballots: with such data and voter it can be {known} only")
+        raise ConfigError(f"--ballots: this voter casts {known} ballots on this data: name those")
     return accepted
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from mpc_vote import plugins
 from mpc_vote.data.dataset import Dataset
-from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.ballots import BALLOTS, BallotKind
 
 GROUP = "mpc_vote.voters"
 OWN = {
@@ -75,8 +75,12 @@ def make_voter(name: str, data: Dataset, options: VoterOptions) -> Voter:
     """The voter of this name for an agent's data."""
     factory: VoterFactory = plugins.load(GROUP, OWN, name)
     try:
-        return factory(data, options)
+        voter = factory(data, options)
     except (ValueError, OSError, ImportError):
         raise
     except Exception as error:
         raise ValueError(f"the voter {name} failed: {type(error).__name__}: {error}") from error
+    strange = [kind for kind in voter.kinds if kind not in BALLOTS]
+    if strange or not voter.kinds:
+        raise ValueError(f"the voter {name} names no kinds of ballots but {voter.kinds!r}")
+    return voter

@@ -60,6 +60,7 @@ SERVERS = [COORDINATOR, DEALER, PARTIES[0]]
 ALLOWED = {
     "LabelService/RequestLabels": Role.CLIENT,
     "LabelService/GetRound": Role.CLIENT,
+    "LabelService/CancelRound": Role.CLIENT,
     "LabelService/ListRounds": Role.CLIENT,
     "LabelService/GetService": Role.CLIENT,
     "ModelService/Train": Role.CLIENT,

@@ -42,6 +42,10 @@ class LabelServiceStub:
     ListRounds: _grpc.UnaryUnaryMultiCallable[_label_pb2.ListRoundsRequest, _label_pb2.ListRoundsResponse]
     GetService: _grpc.UnaryUnaryMultiCallable[_label_pb2.GetServiceRequest, _label_pb2.GetServiceResponse]
     """Which agents attend, what they can answer, and which defaults apply."""
+    CancelRound: _grpc.UnaryUnaryMultiCallable[_label_pb2.CancelRoundRequest, _label_pb2.CancelRoundResponse]
+    """Ends a round that this client asked for, if nothing has been charged for it yet; one that has
+    been charged goes on, and its labels can be had by GetRound.
+    """
 
 @_typing.type_check_only
 class LabelServiceAsyncStub(LabelServiceStub):
@@ -57,6 +61,10 @@ class LabelServiceAsyncStub(LabelServiceStub):
     ListRounds: _aio.UnaryUnaryMultiCallable[_label_pb2.ListRoundsRequest, _label_pb2.ListRoundsResponse]  # type: ignore[assignment]
     GetService: _aio.UnaryUnaryMultiCallable[_label_pb2.GetServiceRequest, _label_pb2.GetServiceResponse]  # type: ignore[assignment]
     """Which agents attend, what they can answer, and which defaults apply."""
+    CancelRound: _aio.UnaryUnaryMultiCallable[_label_pb2.CancelRoundRequest, _label_pb2.CancelRoundResponse]  # type: ignore[assignment]
+    """Ends a round that this client asked for, if nothing has been charged for it yet; one that has
+    been charged goes on, and its labels can be had by GetRound.
+    """
 
 class LabelServiceServicer(metaclass=_abc_1.ABCMeta):
     """Served by the coordinator to certificates of role `client`."""
@@ -93,5 +101,15 @@ class LabelServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_label_pb2.GetServiceResponse, _abc.Awaitable[_label_pb2.GetServiceResponse]]:
         """Which agents attend, what they can answer, and which defaults apply."""
+
+    @_abc_1.abstractmethod
+    def CancelRound(
+        self,
+        request: _label_pb2.CancelRoundRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_label_pb2.CancelRoundResponse, _abc.Awaitable[_label_pb2.CancelRoundResponse]]:
+        """Ends a round that this client asked for, if nothing has been charged for it yet; one that has
+        been charged goes on, and its labels can be had by GetRound.
+        """
 
 def add_LabelServiceServicer_to_server(servicer: LabelServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.learning.voters import Voter
+from mpc_vote.learning.voters.isolated import IsolatedVoter
 from mpc_vote.proto.mpcvote.v1 import common_pb2
 from mpc_vote.tasks import Task, agreement
 from mpc_vote.voting.spec import Spec
@@ -28,6 +29,12 @@ class Servings:
     def __init__(self, agent: str, servings: Iterable[Serving]) -> None:
         self._agent = agent
         self._by_name = {one.offer.task: one for one in servings}
+
+    def close(self) -> None:
+        """Ends the processes of voters; a vote that one is asked for fails at once."""
+        for one in self._by_name.values():
+            if isinstance(one.voter, IsolatedVoter):
+                one.voter.close()
 
     def task(self, name: str) -> Task | None:
         """The agent's task of this name."""

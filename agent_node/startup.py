@@ -70,6 +70,8 @@ async def attend(agents: Sequence[Agent]) -> None:
         try:
             await asyncio.wait([*attending, stopping], return_when=asyncio.FIRST_COMPLETED)
         finally:
+            for agent in agents:
+                agent.stop_voting()
             for task in (*attending, stopping):
                 task.cancel()
             results = await asyncio.gather(*attending, return_exceptions=True)

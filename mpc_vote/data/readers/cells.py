@@ -29,6 +29,7 @@ _SHOWN = 40
 
 def numbers(cells: Cells) -> tuple[npt.NDArray[np.float64], Bad]:
     """Numbers with NaN where one is missing, and why cells hold none that a float32 can hold."""
+    cells = _plain(cells)
     kind = cells.type
     if pa.types.is_boolean(kind):
         cells = cells.cast(pa.int8())
@@ -48,6 +49,7 @@ def numbers(cells: Cells) -> tuple[npt.NDArray[np.float64], Bad]:
 
 def texts(cells: Cells, *, unquote: bool = False) -> list[str | None]:
     """Texts as they are, None for null; numbers and booleans as one writes them."""
+    cells = _plain(cells)
     if pa.types.is_floating(cells.type):
         cells = pc.if_else(pc.is_nan(cells), None, cells)
     try:
@@ -85,6 +87,12 @@ def categories(
 def is_missing(text: str | None) -> bool:
     """Whether a cell says that there is nothing."""
     return text is None or text.strip().lower() in MISSING
+
+
+def _plain(cells: Cells) -> Cells:
+    """Values themselves where a file has codes for them."""
+    kind = cells.type
+    return cells.cast(kind.value_type) if pa.types.is_dictionary(kind) else cells
 
 
 def _parsed(cells: Cells) -> tuple[npt.NDArray[np.float64], Bad]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from mpc_vote.data.readers import cells
 from mpc_vote.data.readers.records import Records
@@ -52,7 +53,7 @@ def table_records(sheet: Sheet, schema: TableInput) -> Records:
         given = sheet.table.column(column.name)
         try:
             if isinstance(column, NumberColumn):
-                values[column.name], wrong = cells.numbers(_unquoted(sheet, given))
+                values[column.name], wrong = cells.numbers(unquoted(sheet, given))
                 for row, why in wrong.items():
                     bad.setdefault(row, []).append(f"{column.name} {why}")
             else:
@@ -102,9 +103,8 @@ def _labels(sheet: Sheet, label: str) -> list[str | None] | None:
     return cells.texts(sheet.table.column(label), unquote=sheet.quoted)
 
 
-def _unquoted(sheet: Sheet, given: Any) -> Any:
-    import pyarrow as pa
-
+def unquoted(sheet: Sheet, given: Any) -> Any:
+    """A column's cells without the quotes that a TSV file has around them."""
     if not sheet.quoted:
         return given
     return pa.chunked_array([pa.array(cells.texts(given, unquote=True), pa.string())])

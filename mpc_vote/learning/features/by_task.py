@@ -108,3 +108,6 @@ _KINDS = {
     "backbone": _Kind(("image",), _backbone, ("backbone", "sha256"), loads=True),
     "sentence": _Kind(("text",), _sentence, ("model", "sha256"), loads=True),
 }
+
+DEFAULTS = {"vector": "raw", "image": "backbone", "table": "standard", "text": "sentence"}
+"""The usual map for each kind of input."""

@@ -18,11 +18,12 @@ import numpy.typing as npt
 from mpc_vote import plugins
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.tasks import Task
-from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.ballots import BALLOTS, BallotKind
 
 GROUP = "mpc_vote.voters"
+NEIGHBOURS = "knn"
 _TRAINED_HERE = {
-    "knn": "mpc_vote.learning.voters.knn:make",
+    NEIGHBOURS: "mpc_vote.learning.voters.knn:make",
     "network": "mpc_vote.learning.voters.local_model:make",
 }
 OWN = {
@@ -79,6 +80,9 @@ class VoterOptions:
     task: Task | None = None
     """Whose inputs are voted on; `k`, `features` and `reach` are then the task's."""
 
+    weights: Path | None = None
+    """Where this machine has the weights of the task's feature map, if not in their usual place."""
+
     model: str = ""
     """The file or the URL of a model that is not trained here."""
 
@@ -124,6 +128,11 @@ def check_voter(name: str) -> str:
     return name
 
 
+def needs_data(name: str) -> bool:
+    """Whether there is no such voter without private records."""
+    return name in _TRAINED_HERE
+
+
 def is_foreign(name: str) -> bool:
     """Whether a voter is made of the owner's code or model, which may do anything: it belongs into
     a process of its own (`isolated`)."""
@@ -141,6 +150,8 @@ def make_voter(name: str, data: Dataset | None, options: VoterOptions) -> Voter:
             voter: Voter = function.make(loaded, data, options)
         else:
             voter = loaded(data, options)
+        if not voter.kinds or not all(kind in BALLOTS for kind in voter.kinds):
+            raise ValueError(f"the voter {name} names no kinds of ballots but {voter.kinds!r}")
         try_out(voter, data, options)
         return voter
     except (ValueError, OSError, ImportError):

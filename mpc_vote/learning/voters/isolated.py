@@ -162,7 +162,7 @@ class IsolatedVoter:
     def _ended(self, child: _Child) -> str:
         """How a process ended that no longer answers."""
         self._kill()
-        code = child.process.returncode
+        code = child.process.wait(_SEND_SECONDS)  # whoever else may be ending it
         return f"its process ended, with {'signal' if code < 0 else 'code'} {abs(code)}"
 
 

@@ -22,6 +22,7 @@ def opening(
         "inputs": options.inputs.value,
         "trusted": list(options.trusted),
         "ca": None if options.ca is None else str(options.ca),
+        "weights": None if options.weights is None else str(options.weights),
         "task": None if options.task is None else options.task.wire.decode(),
         "data": None if data is None else {"name": data.name, "classes": data.classes},
         "public": options.public is not None,
@@ -41,6 +42,7 @@ def opened(header: dict[str, Any], arrays: list[Array]) -> tuple[str, Dataset | 
         inputs=ModelInputs(header["inputs"]),
         trusted=tuple(header["trusted"]),
         ca=None if header["ca"] is None else Path(header["ca"]),
+        weights=None if header["weights"] is None else Path(header["weights"]),
         task=None if header["task"] is None else Task.from_wire(header["task"].encode()),
         public=next(left) if header["public"] else None,
     )

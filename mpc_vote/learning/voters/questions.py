@@ -55,7 +55,7 @@ class Question:
         """What an agent's settings ask a model."""
         task, rows = options.task, example_rows(data, options)
         if task is not None:
-            form, given = _given(task, options.inputs)
+            form, given = _given(task, options)
             return cls(task.classes, task.attributes, form, given, rows)
         classes = tuple(str(place) for place in range(classes_of(data, options)))
         attributes = data is not None and data.multi_label
@@ -91,10 +91,10 @@ def _of_task(schema: Input) -> Array:
     return rows
 
 
-def _given(task: Task, inputs: ModelInputs) -> tuple[Form, Callable[[Array], Any]]:
+def _given(task: Task, options: VoterOptions) -> tuple[Form, Callable[[Array], Any]]:
     schema = task.input
-    if inputs is ModelInputs.FEATURES:
-        return Form.VECTORS, for_task(task)
+    if options.inputs is ModelInputs.FEATURES:
+        return Form.VECTORS, for_task(task, options.weights)
     if isinstance(schema, TableInput):
         return Form.COLUMNS, schema.decode
     if isinstance(schema, TextInput):

@@ -19,7 +19,7 @@ def sight(options: VoterOptions) -> FeatureMap:
     task = options.task
     if task is None:
         return feature_map(options.features)
-    see = for_task(task)
+    see = for_task(task, options.weights)
 
     def checked(rows: PointArray) -> FloatArray:
         task.input.check(rows)

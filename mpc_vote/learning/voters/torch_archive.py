@@ -1,15 +1,18 @@
 """What an exported program of torch may hold before it is loaded: numbers and a graph, no code.
 
 `torch.export.load` by itself is not safe: it unpickles weights and constants that a file marks as
-pickled, falls back to pickle for example inputs, loads compiled libraries, evaluates the symbolic
-sizes as Python, and calls whatever function below `torch` a graph names. `torch.export.save` needs
-none of that for a plain model. So the archive is read first, by torch's own reader and from the
-same bytes: records, flags, sizes and functions beyond what a plain model has are refused. What
-remains of pickle, the example inputs, is read by torch's restricted unpickler, without a fallback.
+pickled, falls back to pickle for example inputs, loads compiled libraries, evaluates symbolic sizes
+and guards as Python, writes names of the graph into code, and calls whatever function below `torch`
+a graph names. `torch.export.save` needs none of that for a plain model. So the archive is read
+first, by torch's own reader and from the same bytes: records, flags, sizes, names and functions
+beyond what a plain model has are refused. What remains of pickle, the example inputs, is read by
+torch's restricted unpickler, without a fallback. These are the ways that we know of; torch itself
+promises none, so a file of somebody else's is better had as ONNX.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -18,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+_FORCE, _FORCE_NOT = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 _MAX_BYTES = 4 << 30
 _RECORDS = re.compile(
     r"archive_format|archive_version|byteorder|\.data/\w+|models/model\.json"
@@ -35,6 +39,8 @@ _NAMES = re.compile(
     r"[suz]\d+|Symbol|Integer|Add|Mul|Pow|Max|Min|Mod|PythonMod|FloorDiv|CleanDiv|floor|ceiling"
     r"|Eq|Ne|Lt|Le|Gt|Ge|And|Or|Not|true|false|True|False|positive|nonnegative|integer"
 )
+_DATA = ("as_string", "as_strings", "expr_str", "in_spec", "out_spec", "torch_version")
+_IDENTIFIER = re.compile(r"[\w.]*")
 _WORDS = re.compile(r"[^\W\d]\w*")
 _PLAIN = re.compile(r"[\w\s+\-*/%(),'<>=&|~]*")
 
@@ -58,9 +64,9 @@ def load(path: Path) -> Any:
         raise _unreadable(path) from error
     if _GRAPH not in names:
         raise _unreadable(path)
-    _restrict_pickle()
     try:
-        return torch.export.load(io.BytesIO(content))
+        with _restricted_pickle():
+            return torch.export.load(io.BytesIO(content))
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
         raise ValueError(f"{path}: torch can't load the program: {why}") from error
@@ -77,10 +83,16 @@ def _unreadable(path: Path) -> ValueError:
     )
 
 
-def _restrict_pickle() -> None:
+@contextlib.contextmanager
+def _restricted_pickle() -> Iterator[None]:
     """Makes torch's own loader refuse all but plain tensors, also where it is told otherwise."""
-    os.environ.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
-    os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
+    before = {name: os.environ.pop(name, None) for name in (_FORCE, _FORCE_NOT)}
+    os.environ[_FORCE] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_FORCE]
+        os.environ.update({name: value for name, value in before.items() if value is not None})
 
 
 def _check(names: list[str], texts: dict[str, str]) -> None:
@@ -94,24 +106,30 @@ def _check(names: list[str], texts: dict[str, str]) -> None:
             # Other names stand for objects with code of their own.
             if not re.fullmatch(r"(weight|tensor)_\d+", record["path_name"]):
                 raise _Refused(f"it holds {key!r}, which is not a tensor")
-    for key, value in _leaves(json.loads(texts[_GRAPH])):
+    graph = json.loads(texts[_GRAPH])
+    if graph.get("guards_code"):
+        raise _Refused("it holds guards, which are code: export it with fewer conditions on sizes")
+    for key, value in _texts(graph):
         if key == "target" and not _TARGETS.fullmatch(value):
-            raise _Refused(
-                f"its graph calls {value!r}, which is no function of numbers that we know"
-            )
+            raise _Refused(f"its graph calls {value!r}, which is no function that we know")
         if key == "expr_str" and not (
             _PLAIN.fullmatch(value) and all(map(_NAMES.fullmatch, _WORDS.findall(value)))
         ):
             raise _Refused(f"a size in its graph is {value!r}, which is no formula that we know")
+        if key not in _DATA and not _IDENTIFIER.fullmatch(value):
+            raise _Refused(f"its graph has the name {value!r}, which may be code")
 
 
-def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """All texts of a JSON document, with the key that each is under."""
+def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """All texts of a JSON document but notes on its origin, each with the key that it is under;
+    keys are texts, too."""
     if isinstance(value, dict):
         for name, one in value.items():
-            yield from _leaves(one, name)
+            if name != "metadata":
+                yield "", name
+                yield from _texts(one, name)
     elif isinstance(value, list):
         for one in value:
-            yield from _leaves(one, key)
+            yield from _texts(one, key)
     elif isinstance(value, str):
         yield key, value

@@ -203,11 +203,10 @@ def test_an_agents_budget_adds_up_over_its_tasks(federation: Service, client: La
     served = federation.cluster.serves["ann"]
     with newcomer(federation, "dora", served, budget_instance=1.01 * max(costs)):
         asyncio.run(federation.cluster.ready(SECONDS))
-        all_four = {"quorum": 4}
-        assert client.label(stay[0], replace(stay[1], **all_four)).contributors == 4
+        assert client.label(stay[0], replace(stay[1], quorum=4)).contributors == 4
         before = spent(federation)
         with refused(ErrorKind.QUORUM_UNAFFORDABLE, "dora"):
-            client.label(marks[0], replace(marks[1], **all_four))
+            client.label(marks[0], replace(marks[1], quorum=4))
         assert spent(federation) == before
         with ledger(federation, "dora") as view:
             assert [spend.note for spend in view.spends()] == ["task stay, knn_count, sigma 9"]

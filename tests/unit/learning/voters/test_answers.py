@@ -37,7 +37,8 @@ def test_labels_by_name_or_place_and_the_highest_score(
     answer: Any, classes: tuple[str, ...], places: list[int]
 ) -> None:
     found = labels(answer, len(answer), classes)
-    assert (found.dtype, found.tolist()) == (np.int64, places)
+    assert found.dtype == np.int64
+    assert found.tolist() == places
 
 
 @pytest.mark.parametrize(

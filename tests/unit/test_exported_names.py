@@ -13,6 +13,7 @@ PUBLIC = {
         "LabelResult",
         "Plan",
         "Progress",
+        "Task",
         "VoteError",
     },
     "mpc_vote.argmax": {

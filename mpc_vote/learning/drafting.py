@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpc_vote.data.sample import Draft, Wishes, draft_pictures, draft_sheet
+from mpc_vote.data.sample import Draft, Wishes, draft_lines, draft_pictures, draft_sheet
 from mpc_vote.learning.features.by_task import check_features
 from mpc_vote.learning.features.draft import draft_features
 from mpc_vote.tasks import Task, Vote
@@ -43,6 +43,8 @@ def draft_task(
     draft: Draft
     if sample.is_dir():
         draft = draft_pictures(sample, wishes)
+    elif sample.suffix.lower() == ".txt" and sample.is_file():
+        draft = draft_lines(sample, wishes)
     else:
         from mpc_vote.data.readers.sheet import read_sheet
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.learning.features.maps import FEATURE_MAPS
 from mpc_vote.learning.voters import Voter, VoterOptions, make_voter
@@ -13,6 +15,7 @@ from mpc_vote.voting.ballots import KNN_COUNT, KNN_FREQUENCY, MULTI_LABEL, ONE_H
 
 REACHES = (None, 0.1, 0.5)
 _SHAPE = (8, 8)
+_PUBLIC = 60
 
 
 def styles(
@@ -34,7 +37,7 @@ def styles(
         )
         for features in FEATURE_MAPS
         for reach in REACHES
-        for kind in (KNN_FREQUENCY, KNN_COUNT)
+        for kind in (KNN_FREQUENCY, KNN_COUNT, ONE_HOT)
     ]
     attributes = [
         VoterSetup(
@@ -47,13 +50,15 @@ def styles(
         )
         for features in FEATURE_MAPS
     ]
-    model = VoterSetup(
-        "local model",
-        ONE_HOT,
-        by_class,
-        _maker("network", VoterOptions()),
-    )
-    return [*neighbours, *attributes, model]
+    public = by_class.points(np.random.default_rng(0), _PUBLIC)
+    models = [
+        VoterSetup(name, ONE_HOT, by_class, _maker("network", options))
+        for name, options in (
+            ("local model that abstains", VoterOptions(public=public)),
+            ("local model", VoterOptions()),
+        )
+    ]
+    return [*neighbours, *attributes, *models]
 
 
 def _maker(name: str, options: VoterOptions) -> Callable[[Dataset], Voter]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -18,6 +18,9 @@ from mpc_vote.tasks import Task, TaskError, Vote
 from mpc_vote.tasks.toml import dump
 from mpc_vote.voting.ballots import KNN_COUNT
 from mpc_vote.voting.limits import MAX_K
+
+if TYPE_CHECKING:
+    from mpc_vote.data.sample import Draft, Wishes
 
 _USAGE = """usage: mpc-vote task init --sample PUBLIC --label COLUMN --out task.toml
        mpc-vote task check FILE [--data MINE]
@@ -36,7 +39,8 @@ class InitSettings(Settings):
     Classes, columns, scales and categories are taken from the sample, written to the task and shown
     to everybody who takes part. So never give private records: use published data, a synthetic
     table, or a few rows that somebody wrote by hand. The sample is a .csv, .tsv or .parquet
-    file with a column of labels, or a folder that has a folder of pictures for each class.
+    file with a column of labels, a folder that has a folder of pictures for each class, or a .txt
+    file with a text to a line.
     """
 
     command: ClassVar[str] = "task init"
@@ -140,8 +144,7 @@ def _named(arguments: Sequence[str]) -> list[str]:
 
 
 async def _init_main(settings: InitSettings) -> None:
-    from mpc_vote.data.readers.sheet import read_sheet
-    from mpc_vote.data.sample import Draft, Wishes, draft_pictures, draft_sheet
+    from mpc_vote.data.sample import Wishes
     from mpc_vote.learning.features.by_task import check_features
     from mpc_vote.learning.features.draft import draft_features
 
@@ -156,13 +159,10 @@ async def _init_main(settings: InitSettings) -> None:
         tuple(settings.category),
         settings.max_categories,
         _size(settings.size),
+        settings.ballot.attributes,
     )
     try:
-        draft: Draft = (
-            draft_pictures(settings.sample, wishes)
-            if settings.sample.is_dir()
-            else draft_sheet(read_sheet(settings.sample), wishes)
-        )
+        draft = _draft(settings.sample, wishes)
         features = draft_features(draft.input, settings.map, settings.model, settings.weights)
         drafted = Task(
             settings.name or _name(settings.sample),
@@ -180,6 +180,17 @@ async def _init_main(settings: InitSettings) -> None:
     out = console(None, markup=False)
     task_report.show_task(out, task)
     task_report.show_draft(out, draft, settings.sample, settings.out)
+
+
+def _draft(sample: Path, wishes: Wishes) -> Draft:
+    from mpc_vote.data.readers.sheet import read_sheet
+    from mpc_vote.data.sample import draft_lines, draft_pictures, draft_sheet
+
+    if sample.is_dir():
+        return draft_pictures(sample, wishes)
+    if sample.suffix.lower() == ".txt" and sample.is_file():
+        return draft_lines(sample, wishes)
+    return draft_sheet(read_sheet(sample), wishes)
 
 
 def _vote(settings: InitSettings, classes: int) -> Vote:

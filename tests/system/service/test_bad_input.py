@@ -18,6 +18,8 @@ import numpy as np
 import pytest
 
 from aggregator.coordinator import attendance, requests
+from aggregator.coordinator.planner import make_spec
+from aggregator.coordinator.roster import Defaults
 from mpc_vote import client as client_module
 from mpc_vote.argmax.registry import ENGINES
 from mpc_vote.client import AsyncLabelClient, Plan
@@ -113,9 +115,9 @@ BAD_REQUESTS: dict[str, tuple[list[label_pb2.RequestLabelsRequest], str, str]] =
     "unknown ballot": (request({**GOOD, "ballot": 99}, ROW), "METHOD_UNKNOWN", "ballot 99"),
     "unknown engine": (request({**GOOD, "engine": 99}, ROW), "METHOD_UNKNOWN", "engine 99"),
     "ballot of nobody": (
-        request({**GOOD, "ballot": common_pb2.BALLOT_KIND_ONE_HOT}, ROW),
+        request({**GOOD, "ballot": common_pb2.BALLOT_KIND_MULTI_LABEL, "tau": 1}, ROW),
         "BALLOT_UNSUPPORTED",
-        "No connected agent casts one_hot",
+        "No connected agent casts multi_label",
     ),
     "negative sigma": (request({**GOOD, "sigma": -1.0}, ROW), "SIGMA_RANGE", "-1"),
     "sigma not a number": (request({**GOOD, "sigma": math.nan}, ROW), "SIGMA_RANGE", "nan"),
@@ -226,7 +228,7 @@ def test_agents_that_offer_no_known_ballot_are_not_asked() -> None:
         classes=3, query_dtype=common_pb2.DTYPE_FLOAT32, query_shape=[6], ballots=[unknown], k=1
     )
     odd = agent_pb2.Capabilities(offers=[offer])
-    defaults = requests.Defaults(
+    defaults = Defaults(
         parties=("party-0", "party-1"),
         dealer="dealer",
         engine=next(iter(ENGINES)),
@@ -240,7 +242,7 @@ def test_agents_that_offer_no_known_ballot_are_not_asked() -> None:
         max_k=9,
     )
     with refused(ErrorKind.BALLOT_UNSUPPORTED):
-        requests.make_spec(label_pb2.LabelPlan(**GOOD), ROW, {"odd": odd}, defaults, 0.0)
+        make_spec(label_pb2.LabelPlan(**GOOD), ROW, {"odd": odd}, defaults, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from agent_node.policy import Policy, announced
 from agent_node.serving import Serving
 from agent_node.settings import AgentSettings
 from agent_node.voting import prepare
-from aggregator.coordinator.requests import Defaults, make_spec
+from aggregator.coordinator.planner import make_spec
+from aggregator.coordinator.roster import Defaults
 from aggregator.coordinator.settings import CoordinatorSettings
 from mpc_vote.app import config
 from mpc_vote.app.config import ConfigError
@@ -75,7 +76,7 @@ def spec_for(present: Mapping[str, agent_pb2.Capabilities], **plan: Any) -> Spec
         min_k=given.min_k,
         max_k=given.max_k,
     )
-    message = Plan(classes=CLASSES, **plan).message()
+    message = Plan(classes=CLASSES, agreement=None, **plan).message()
     return make_spec(message, QUERIES, present, defaults, 0.001)
 
 

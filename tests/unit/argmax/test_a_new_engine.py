@@ -14,7 +14,8 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import FileDescriptor
 
-from aggregator.coordinator.requests import Defaults, make_spec
+from aggregator.coordinator.planner import make_spec
+from aggregator.coordinator.roster import Defaults
 from aggregator.coordinator.settings import CoordinatorSettings
 from mpc_vote import cli
 from mpc_vote.app.config import ConfigError, load
@@ -318,7 +319,7 @@ def test_a_coordinator_takes_it_from_a_request_or_its_settings(
     )
     can = agent_pb2.Capabilities(offers=[offer])
     default = TABLE if asked else bundled
-    defaults = Defaults(("p", "q"), "dealer", default, 9.0, 0.0, 1e-3, 0.8, 1, 60, 1, 1_000)
+    defaults = Defaults(("p", "q"), "dealer", default, 0.5, 0.0, 1e-3, 0.8, 1, 60, 1, 1_000)
     request = Asked(classes=CLASSES, engine=bundled if asked else None).message()
     spec = make_spec(request, queries, dict.fromkeys(NAMES, can), defaults, 0.001)
     assert isinstance(spec.engine, BundledArgmax)

@@ -40,15 +40,7 @@ def draft_task(
     """A task as the sample, which must be public, and the wishes say; a `ValueError` or
     `FileNotFoundError` says why there is none. Neighbours that cast one vote for all of them have
     no k in the task: each agent chooses its own."""
-    draft: Draft
-    if sample.is_dir():
-        draft = draft_pictures(sample, wishes)
-    elif sample.suffix.lower() == ".txt" and sample.is_file():
-        draft = draft_lines(sample, wishes)
-    else:
-        from mpc_vote.data.readers.sheet import read_sheet
-
-        draft = draft_sheet(read_sheet(sample), wishes)
+    draft = _draft(sample, wishes)
     tau = max(1, len(draft.classes) // 2) if ballot.needs_tau else 0
     drafted = Task(
         name or _name(sample),
@@ -61,6 +53,16 @@ def draft_task(
     task = Task.parse(text)
     check_features(task)
     return DraftedTask(task, text, draft)
+
+
+def _draft(sample: Path, wishes: Wishes) -> Draft:
+    from mpc_vote.data.readers.sheet import read_sheet
+
+    if sample.is_dir():
+        return draft_pictures(sample, wishes)
+    if sample.suffix.lower() == ".txt" and sample.is_file():
+        return draft_lines(sample, wishes)
+    return draft_sheet(read_sheet(sample), wishes)
 
 
 def _comments(sample: str, rows: int) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import os
 import random
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 
@@ -24,6 +24,7 @@ from agent_node.batch import Batch
 from agent_node.policy import Policy
 from agent_node.serving import Serving, Servings
 from agent_node.voting import await_voter, cast_ballot
+from mpc_vote.app import threads
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.mpc.sharing import Share
 from mpc_vote.privacy.mechanisms import Mechanism
@@ -44,12 +45,12 @@ from mpc_vote.voting.spec import Spec
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 _SUBMIT_TRIES = 3
 _BACKOFF_SECONDS = (0.2, 5.0)
 _TASK_SECONDS = 10.0
 _WHO = "The coordinator"
+# What a vote is given to end where the agent leaves the round, or stops.
+_LEAVE_SECONDS = 5.0
 
 
 class Agent:
@@ -84,6 +85,8 @@ class Agent:
         self._welcomed = False
         self._attending = False
         self._voting = asyncio.Lock()
+        # The round that the voter was asked about, until it has answered.
+        self._voted_on: Spec | None = None
         self._saying = asyncio.Lock()
 
     async def health(self) -> Mapping[str, bool]:
@@ -99,7 +102,7 @@ class Agent:
             try:
                 await self._session()
             except grpc.RpcError as error:
-                failure = await self._explained(VoteError.from_rpc(error, _WHO))
+                failure = await self._explained(_unreached(error))
                 log.warning("not attending: %s", failure.message)
             except VoteError as error:
                 log.warning("not attending: %s", error.message)
@@ -125,7 +128,7 @@ class Agent:
             found = await self._coordinator.GetTask(request, timeout=_TASK_SECONDS)
             other = agreement.from_wire(found.task, _WHO)
         except (grpc.RpcError, VoteError) as error:
-            told = error if isinstance(error, VoteError) else VoteError.from_rpc(error, _WHO)
+            told = error if isinstance(error, VoteError) else _unreached(error)
             log.info("the coordinator's task can't be compared: %s", told.message)
             return refusal
         return agreement.differs(f"agent {self._name}", mine, "the coordinator", other)
@@ -195,7 +198,7 @@ class Agent:
                 await call.done_writing()
                 return successor
             except grpc.RpcError as error:
-                failure = VoteError.from_rpc(error, _WHO)
+                failure = _unreached(error)
                 log.warning("still on the old certificate: %s", failure.message)
                 await asyncio.sleep(_BACKOFF_SECONDS[1])
 
@@ -259,13 +262,9 @@ class Agent:
         with Batch.opened(spec, self._scratch, serving.task) as batch:
             await self._unless_ended(spec, self._fetch(spec, batch))
             await self._check_reach()
+            self._check_voter()
             await self._await_start(spec, call)
-            # One batch, and the ballots on it, are in memory at a time.
-            async with self._voting:
-                if spec.round_id in self._ended:
-                    # Nothing would count any more: no charge, and no vote that others wait for.
-                    raise _over(spec, "the coordinator ended it")
-                shares = await _to_its_end(asyncio.to_thread(self._cast, spec, serving, batch))
+            shares = await self._vote(spec, serving, batch)
         submission = os.urandom(SUBMISSION_ID_BYTES)
         sent = await asyncio.gather(
             *(
@@ -315,7 +314,7 @@ class Agent:
         try:
             await batch.fill(self._coordinator.FetchQueries(request, timeout=timeout))
         except grpc.RpcError as error:
-            raise VoteError.from_rpc(error, _WHO) from error
+            raise _unreached(error) from error
 
     async def _await_start(self, spec: Spec, call: Any) -> None:
         """Says that the agent is prepared, and waits until enough are."""
@@ -336,6 +335,43 @@ class Agent:
         await asyncio.gather(
             *(rpc.reach(channel, f"Party {name}") for name, channel in self._channels.items())
         )
+
+    def _check_voter(self) -> None:
+        """Makes no promise on behalf of a voter that may never come back: others would pay for
+        rounds that wait for it in vain."""
+        asked = self._voted_on
+        if asked is not None and asked.seconds_left() <= 0:
+            voter = self._servings.find(asked).voter_name
+            log.error("voter %s has not answered round %s", voter, asked.round_id)
+            why = "it has not come back from an earlier round"
+            raise VoteError(ErrorKind.VOTER_FAILED, voter=voter, why=why)
+
+    async def _vote(self, spec: Spec, serving: Serving, batch: Batch) -> list[Share]:
+        """Charges, votes, shares, in a thread. One batch, and the ballots on it, are in memory at a
+        time: the thread keeps its turn to its end, also where nobody waits for it any more."""
+        try:
+            async with asyncio.timeout(max(0.0, spec.seconds_left())):
+                await self._voting.acquire()
+        except TimeoutError as error:
+            raise _over(spec, "its deadline passed before this agent could vote") from error
+        if spec.round_id in self._ended:
+            self._voting.release()
+            # Nothing would count any more: no charge, and no vote that others wait for.
+            raise _over(spec, "the coordinator ended it")
+        self._voted_on = spec
+        work = threads.start(self._cast, spec, serving, batch)
+        work.add_done_callback(self._voted)
+        try:
+            async with asyncio.timeout(max(0.0, spec.seconds_left())):
+                return await asyncio.shield(work)
+        except TimeoutError as error:
+            raise _over(spec, "its deadline passed while this agent voted") from error
+        finally:
+            await asyncio.wait([work], timeout=_LEAVE_SECONDS)
+
+    def _voted(self, _: asyncio.Future[list[Share]]) -> None:
+        self._voted_on = None
+        self._voting.release()
 
     def _cast(self, spec: Spec, serving: Serving, batch: Batch) -> list[Share]:
         """In a thread: charges, votes, shares.
@@ -387,14 +423,9 @@ class Agent:
                 await call.write(message)
 
 
-async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Work in a thread, which no cancellation ends: whoever is cancelled still waits for it, so
-    that what it holds is not taken to be free."""
-    task = asyncio.create_task(work)
-    try:
-        return await asyncio.shield(task)
-    finally:
-        await asyncio.wait([task])
+def _unreached(error: grpc.RpcError) -> VoteError:
+    """What the coordinator said, or that it says nothing."""
+    return VoteError.from_rpc(error, _WHO, ErrorKind.COORDINATOR_UNREACHABLE)
 
 
 def _over(spec: Spec, why: str) -> VoteError:

@@ -128,13 +128,13 @@ class AgentSettings(VoterSettings, RoleSettings):
     enrol_seconds: Positive = Field(120.0, description="how long to try to enrol")
     token_file: Path | None = Field(None, description="file with the token to enrol with")
     token_pool: Path | None = Field(
-        None, description="folder of tokens that starting agents share; this one takes one"
+        None, description="folder of tokens that several agents share; this one takes one of them"
     )
     ca: Path | None = Field(
         None, description="the authority to trust when enrolling; ca.pem in --certs if left out"
     )
     health_listen: Address | None = Field(
-        None, description="host:port or unix:/path to say on whether this agent attends"
+        None, description="host:port or unix:/path to serve the health of this agent on"
     )
     dealer_name: Name = Field("dealer", description="the dealer that this agent trusts")
     k: int = Field(10, ge=1, le=100_000, description="neighbours that vote; public")
@@ -145,7 +145,8 @@ class AgentSettings(VoterSettings, RoleSettings):
         None,
         gt=0,
         lt=1,
-        description="count only neighbours as near as the nearest such part of the other queries",
+        description="count only neighbours within the distance at which this fraction of the other "
+        "queries lies",
     )
     min_sigma: float = Field(0.0, ge=0, description="refuse rounds with less noise, in votes")
     min_quorum: int = Field(3, ge=1, description="refuse rounds that may end with fewer agents")
@@ -155,7 +156,7 @@ class AgentSettings(VoterSettings, RoleSettings):
     max_honest: int | None = Field(
         None,
         ge=1,
-        description="refuse rounds whose noise counts on more honest agents, this one among them "
+        description="refuse rounds whose noise relies on more honest agents, this one included "
         "(their quorum less their colluding agents)",
     )
     rounds: Rounds = Field(Rounds.ANY, description="rounds to answer: any, verified or unverified")
@@ -163,9 +164,9 @@ class AgentSettings(VoterSettings, RoleSettings):
         [], description="kinds of ballots to cast; all that its voter has if left out"
     )
     max_queries: int = Field(10_000, ge=1, description="refuse larger rounds")
-    budget_agent: float = Field(inf, gt=0, description="most epsilon ever at agent level")
+    budget_agent: float = Field(inf, gt=0, description="limit of total epsilon at agent level")
     budget_instance: float = Field(
-        8.0, gt=0, description="most epsilon ever at instance level; inf for no limit"
+        8.0, gt=0, description="limit of total epsilon at instance level; inf for no limit"
     )
     delta: Delta = Field(1e-3, description="delta of the budgets")
 

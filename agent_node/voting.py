@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from agent_node.advice import owner_warnings
 from agent_node.serving import Serving
 from agent_node.settings import AgentSettings, ServedTask, VoterSettings
 from mpc_vote.app.config import ConfigError
+from mpc_vote.app.process import CommandError
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.data.readers import read, read_inputs, read_labelled
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.learning.voters import NEIGHBOURS, Voter, VoterOptions, is_foreign, make_voter
 from mpc_vote.learning.voters.isolated import IsolatedVoter, VoterError
+from mpc_vote.plugins import PluginError
 from mpc_vote.proto.mpcvote.v1 import common_pb2
 from mpc_vote.tasks import Task, TaskError, agreement
 from mpc_vote.transport import tensors
@@ -39,15 +42,17 @@ def prepare(settings: AgentSettings, agent: str) -> list[Serving]:
     if settings.task is not None:
         task = _load(settings.task)
         _check_agree(settings, task)
-        servings.append(_of_task(settings, task, settings))
+        servings.append(_of_task(settings, task, settings, agent))
     elif settings.data is not None:
         servings.append(_without_task(settings, settings.data, agent))
     for served in settings.serves:
-        servings.append(_of_task(served, _load(served.task), settings))
+        servings.append(_of_task(served, _load(served.task), settings, agent))
     names = [one.offer.task for one in servings]
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"two of the tasks are called {name}: an agent answers each once")
+            raise ConfigError(
+                f"--task: two of the tasks are called {name}: an agent answers each once"
+            )
     return servings
 
 
@@ -58,14 +63,26 @@ def _load(path: Path) -> Task:
         raise ConfigError(f"--task: {error}") from error
 
 
+@contextlib.contextmanager
+def _told(what: str, flag: str) -> Iterator[None]:
+    """What is wrong with files and plug-ins of the owner's, in a sentence."""
+    try:
+        yield
+    except PluginError as error:
+        raise ConfigError(f"{flag}: {error}") from error
+    except (ValueError, OSError) as error:
+        raise CommandError(f"{what}: {error}") from error
+
+
 def _without_task(settings: AgentSettings, path: Path, agent: str) -> Serving:
     """What answers rounds that have no task."""
-    data = _demo_part(agent) if path == DEMO_DATA else read(path, settings.reader)
-    _check_size(data)
+    with _reading(agent):
+        data = _demo_part(agent) if path == DEMO_DATA else read(path, settings.reader)
+        _check_size(data)
     if settings.public is not None:
         raise ConfigError("--public: public records are read as inputs of a task: pass --task")
     options = _options(settings, settings.k, settings.features, settings.reach)
-    voter = _voter(settings, data, options, settings.delta)
+    voter = _voter(settings, data, options, settings.delta, agent)
     offer = common_pb2.Offer(
         classes=data.classes,
         query_dtype=tensors.dtype_code(data.x.dtype),
@@ -77,30 +94,34 @@ def _without_task(settings: AgentSettings, path: Path, agent: str) -> Serving:
 
 
 def _of_task(
-    settings: ServedTask | AgentSettings, task: Task, agent_settings: AgentSettings
+    settings: ServedTask | AgentSettings, task: Task, agent_settings: AgentSettings, agent: str
 ) -> Serving:
     """What answers the rounds of a task. Neighbours that cast one vote for all may be of any
     number: theirs is the agent's own k where the task has none."""
     data, public = None, None
-    if settings.data is not None:
-        data = read_labelled(
-            settings.data, task, reader=settings.reader, bad_rows=settings.bad_rows
-        )
-        _check_size(data)
-    if settings.public is not None:
-        public = read_inputs(settings.public, task, bad_rows=settings.bad_rows).rows
+    with _reading(agent):
+        if settings.data is not None:
+            data = read_labelled(
+                settings.data, task, reader=settings.reader, bad_rows=settings.bad_rows
+            )
+            _check_size(data)
+        if settings.public is not None:
+            public = read_inputs(settings.public, task, bad_rows=settings.bad_rows).rows
     vote = task.vote
     k = vote.k or agent_settings.k
     options = _options(settings, k, task.features.map, vote.reach, task=task, public=public)
-    voter = _voter(settings, data, options, agent_settings.delta)
+    voter = _voter(settings, data, options, agent_settings.delta, agent)
     if vote.ballot not in voter.kinds:
         known = ", ".join(kind.name for kind in voter.kinds)
-        raise ValueError(
-            f"task {task.name} takes {vote.ballot.name} ballots, and the voter {settings.voter} "
-            f"casts {known}: choose another --voter"
+        raise ConfigError(
+            f"--voter: task {task.name} takes {vote.ballot.name} ballots, and {settings.voter} "
+            f"casts {known}: choose another"
         )
     if vote.ballot.needs_k and voter.k != vote.k:
-        raise ValueError(f"the voter {settings.voter} counts {voter.k} neighbours, not {vote.k}")
+        raise ConfigError(
+            f"--voter: {settings.voter} counts {voter.k} neighbours, and task {task.name} "
+            f"{vote.k}: choose another"
+        )
     return Serving(agreement.offer_of(task), voter, settings.voter, task)
 
 
@@ -131,16 +152,21 @@ def _options(
 
 
 def _voter(
-    settings: VoterSettings, data: Dataset | None, options: VoterOptions, delta: float
+    settings: VoterSettings,
+    data: Dataset | None,
+    options: VoterOptions,
+    delta: float,
+    agent: str,
 ) -> Voter:
     """The voter, made and tried; one of the owner's in a process of its own."""
     if data is not None:
         k = options.k if settings.voter == NEIGHBOURS else 0
         for warning in owner_warnings(data, k, delta):
             log.warning("%s", warning)
-    if is_foreign(settings.voter):
-        return IsolatedVoter(settings.voter, data, options)
-    return make_voter(settings.voter, data, options)
+    with _told(f"agent {agent} can't make the voter {settings.voter}", "--voter"):
+        if is_foreign(settings.voter):
+            return IsolatedVoter(settings.voter, data, options)
+        return make_voter(settings.voter, data, options)
 
 
 def _check_agree(settings: AgentSettings, task: Task) -> None:
@@ -160,7 +186,11 @@ def _check_agree(settings: AgentSettings, task: Task) -> None:
 
 def _check_size(data: Dataset) -> None:
     if (np.abs(data.x) > tensors.MAX_SIZE).any():
-        raise ValueError(f"the private points hold numbers beyond {tensors.MAX_SIZE:g}: scale them")
+        raise ValueError(f"it holds numbers beyond {tensors.MAX_SIZE:g}: scale them")
+
+
+def _reading(agent: str) -> contextlib.AbstractContextManager[None]:
+    return _told(f"the data of agent {agent} can't be used", "--reader")
 
 
 def cast_ballot(
@@ -218,7 +248,7 @@ def _accepted(kinds: Sequence[BallotKind], asked: Sequence[BallotKind]) -> list[
     accepted = [kind for kind in kinds if kind in asked or not asked]
     if not accepted:
         known = ", ".join(kind.name for kind in kinds)
-        raise ValueError(f"--ballots: with such data and voter it can be {known} only")
+        raise ConfigError(f"--ballots: this voter casts {known} ballots on this data: name those")
     return accepted
 
 

@@ -43,7 +43,7 @@ import numpy.typing as npt
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from mpc_vote.argmax.registry import EngineKind
+from mpc_vote.argmax.registry import ENGINES, EngineKind
 from mpc_vote.errors import ErrorKind, VoteError, printable
 from mpc_vote.pki.identity import Credentials, Identity, Role
 from mpc_vote.privacy.accountant import MIN_DELTA
@@ -56,7 +56,7 @@ from mpc_vote.proto.mpcvote.v1 import (
 )
 from mpc_vote.tasks import Task, agreement
 from mpc_vote.transport import rpc, tensors
-from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.ballots import BALLOTS, BallotKind
 from mpc_vote.voting.limits import MAX_CLASSES
 from mpc_vote.voting.round_plan import RoundPlan
 
@@ -76,7 +76,8 @@ Answer = TypeVar("Answer", bound=Message)
 class Progress:
     """How far a round is; seconds since its start, by the coordinator's clock.
 
-    In the stage `waiting`, there is none yet: seconds since the first request, by the client's.
+    In the stage `waiting`, there is none yet: seconds since the first request, by the client's. The
+    stage `opened` is the first that knows the round's id.
     """
 
     stage: str
@@ -84,6 +85,7 @@ class Progress:
     total: int
     detail: str
     seconds: float
+    round_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -110,24 +112,31 @@ class LabelResult:
 class Plan:
     """What is asked for; None means the service's default.
 
-    Either `task` or `classes` is given: classes, ballot and tau follow from a task. `agreement` is
-    the part of the votes on a query that is expected to name its right class: where noise would
-    drown even their lead the request is refused, unspent. None: labels are asked for all the same.
+    Either `task` or `classes` is given: classes, ballot and tau follow from a task. Ballots and
+    engines can be given by name, as in `Plan(classes=10, ballot="knn_count")`. `agreement` is the
+    part of the votes on a query that is expected to name its right class: where noise would drown
+    even their lead the request is refused, unspent. None: labels are asked for all the same.
     """
 
     classes: int | None = None
-    ballot: BallotKind | None = None
+    ballot: BallotKind | str | None = None
     sigma: float | None = None
     quorum: int | None = None
     collusion: int | None = None
     tau: int | None = None
-    engine: EngineKind | None = None
+    engine: EngineKind | str | None = None
     delta: float | None = None
     answer_seconds: int | None = None
     request_id: str | None = None
     verified: bool | None = None
     task: Task | None = None
     agreement: float | None = 1.0
+
+    def __post_init__(self) -> None:
+        for name, registry in (("ballot", BALLOTS), ("engine", ENGINES)):
+            given = getattr(self, name)
+            if given is not None:
+                object.__setattr__(self, name, registry.chosen(given))
 
     def message(self) -> label_pb2.LabelPlan:
         """The plan on the wire, where zero means the default: a zero that is meant is refused."""
@@ -254,8 +263,9 @@ class AsyncLabelClient:
                 _plain(response)
                 if response.HasField("opened"):
                     opened = response.opened
+                    yield Progress("opened", 1, 1, "", 0.0, opened.spec.round_id)
                 elif response.HasField("progress"):
-                    yield _progress(response.progress)
+                    yield _progress(response.progress, opened.spec.round_id)
                 elif response.HasField("labels"):
                     parts.append(response.labels)
                     room -= len(response.labels.values)
@@ -265,10 +275,10 @@ class AsyncLabelClient:
                     yield _result(response.completed, parts, opened, queries, plan, task)
                     return
         except grpc.RpcError as error:
-            raise VoteError.from_rpc(error, _WHO) from error
+            raise _failed(error) from error
         finally:
             call.cancel()
-        raise VoteError(ErrorKind.PARTY_UNREACHABLE, who=_WHO, why="it ended the stream")
+        raise VoteError(ErrorKind.COORDINATOR_UNREACHABLE, why="it ended the stream")
 
     async def plan(self, queries: npt.ArrayLike | int, plan: Plan) -> RoundPlan:
         """A dry run: who would be asked and what it would cost; nothing is spent or kept.
@@ -336,6 +346,12 @@ class AsyncLabelClient:
         """The task of a round as it was then, if it has one."""
         return agreement.from_wire(found.task, _WHO) if found.HasField("task") else None
 
+    async def cancel(self, round_id: str) -> bool:
+        """Ends a round of this client's; False if it is charged, and goes on, or has ended."""
+        request = label_pb2.CancelRoundRequest(round_id=round_id)
+        answer = await _call(self._labels.CancelRound(request, timeout=_CALL_SECONDS))
+        return answer.cancelled
+
     async def train(
         self,
         round_ids: Sequence[str] = (),
@@ -366,7 +382,7 @@ class AsyncLabelClient:
                     return response.model
                 on_progress(response.progress)
         except grpc.RpcError as error:
-            raise VoteError.from_rpc(error, _WHO) from error
+            raise _failed(error) from error
         finally:
             call.cancel()
         raise _nonsense("it ended without a model")
@@ -393,7 +409,7 @@ class AsyncLabelClient:
                 if len(content) > _MAX_MODEL_BYTES:
                     raise _nonsense(f"the model takes over {_MAX_MODEL_BYTES} bytes")
         except grpc.RpcError as error:
-            raise VoteError.from_rpc(error, _WHO) from error
+            raise _failed(error) from error
         if hashlib.sha256(content).digest() != description.sha256:
             raise _nonsense("the model is not the one that it describes")
         return description, bytes(content)
@@ -449,7 +465,7 @@ class LabelClient:
 
     def close(self) -> None:
         """Closes the connection and ends the thread."""
-        if self._thread.is_alive():
+        if not self._loop.is_closed():
             self._wait(self._client.close())
             self._stop()
 
@@ -485,6 +501,10 @@ class LabelClient:
     def round(self, round_id: str) -> label_pb2.GetRoundResponse:
         """A round's state and, if it is complete, its labels."""
         return self._wait(self._client.round(round_id))
+
+    def cancel(self, round_id: str) -> bool:
+        """Ends a round of this client's; False if it is charged, and goes on, or has ended."""
+        return self._wait(self._client.cancel(round_id))
 
     def train(
         self,
@@ -524,6 +544,9 @@ class LabelClient:
         return self._wait(self._client.predict(inputs, version, task=task))
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._loop.is_closed():
+            work.close()
+            raise RuntimeError("the client is closed: make a new one")
         future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -542,12 +565,25 @@ class LabelClient:
             while (event := self._wait(step())) is not None:
                 yield event
         finally:
-            self._wait(close())
+            # A client that was closed meanwhile has ended the call.
+            if not self._loop.is_closed():
+                self._wait(close())
 
     def _stop(self) -> None:
+        """Ends the loop once nothing is left that would want to run on it."""
+        asyncio.run_coroutine_threadsafe(_end_tasks(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _end_tasks() -> None:
+    """Cancels whatever else runs on this loop, and waits for it."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()
 
 
 def _rows(given: npt.ArrayLike, field: str = "queries") -> npt.NDArray[Any]:
@@ -587,10 +623,10 @@ def _train_requests(
             yield model_pb2.TrainRequest(unlabelled=tensor)
 
 
-def _progress(message: label_pb2.Progress) -> Progress:
+def _progress(message: label_pb2.Progress, round_id: str) -> Progress:
     known = message.stage in label_pb2.Stage.values()
     stage = label_pb2.Stage.Name(message.stage).removeprefix("STAGE_").lower() if known else "?"
-    return Progress(stage, message.done, message.total, message.detail, message.seconds)
+    return Progress(stage, message.done, message.total, message.detail, message.seconds, round_id)
 
 
 def _result(
@@ -624,6 +660,10 @@ def _result(
     )
 
 
+def _failed(error: grpc.RpcError) -> VoteError:
+    return VoteError.from_rpc(error, _WHO, ErrorKind.COORDINATOR_UNREACHABLE)
+
+
 def _nonsense(why: str) -> VoteError:
     return VoteError(ErrorKind.ANSWER_MALFORMED, who=_WHO, why=why)
 
@@ -651,7 +691,7 @@ async def _call(call: Awaitable[Answer]) -> Answer:
     try:
         answer = await call
     except grpc.RpcError as error:
-        raise VoteError.from_rpc(error, _WHO) from error
+        raise _failed(error) from error
     if answer is None:
         # What gRPC gives where a call ends well without an answer.
         raise _nonsense("it is empty")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module, metadata
+from operator import attrgetter
 from typing import Any
 
 
@@ -43,8 +44,8 @@ def load(group: str, own: Mapping[str, str], name: str) -> Any:
 def _imported(where: str, name: str) -> Any:
     module, _, attribute = where.partition(":")
     try:
-        return getattr(import_module(module), attribute)
+        return attrgetter(attribute)(import_module(module))
     except (ImportError, AttributeError) as error:
         raise PluginError(f"{name!r} can't be loaded: {error}") from error
-    except Exception as error:  # of the module's own code
+    except (Exception, SystemExit) as error:  # of the module's own code
         raise PluginError(f"{name!r} can't be loaded: {type(error).__name__}: {error}") from error

@@ -28,6 +28,8 @@ from mpc_vote.tasks import Task
 from mpc_vote.voting.ballots import BALLOTS
 from mpc_vote.voting.spec import Spec
 
+DATABASE = "coordinator.db"
+
 _MIGRATIONS = (
     """
     CREATE TABLE rounds (
@@ -123,7 +125,7 @@ class Archive:
         for folder in (directory, self._queries, self._models):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = threading.Lock()
-        self._db = database.connect_durable(directory / "coordinator.db")
+        self._db = database.connect_durable(directory / DATABASE)
         self._migrate()
 
     def close(self) -> None:

@@ -263,7 +263,7 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
         known = await asyncio.to_thread(self._archive.known_ledger, name, ledger_id)
         if known != ledger_id:
             log.warning(
-                "agent %s came with ledger %s, and is known by %s: turned away",
+                "agent %s came with ledger %s, and is known by %s: refused",
                 name,
                 ledger_id,
                 known,
@@ -273,7 +273,7 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
     def _check_seat(self, name: str, process_id: str) -> None:
         """A process may take over its own seat, and nobody else's."""
         if any(seat.capabilities.process_id != process_id for seat in self._seats.get(name, [])):
-            log.warning("agent %s came again, by another process: turned away", name)
+            log.warning("agent %s came again, from another process: refused", name)
             raise VoteError(ErrorKind.SEAT_TAKEN, agent=name)
         if len(self._seats.get(name, [])) >= _STREAMS_PER_AGENT:
             raise VoteError(ErrorKind.SERVICE_BUSY, got=_STREAMS_PER_AGENT, retry_after=5.0)

@@ -15,7 +15,7 @@ from aggregator.coordinator.model_service import ModelServicer
 from aggregator.coordinator.roster import Defaults
 from aggregator.coordinator.rounds import RoundRunner
 from aggregator.coordinator.settings import CoordinatorSettings
-from aggregator.coordinator.tokens import Tokens
+from aggregator.coordinator.tokens import TOKENS, Tokens
 from aggregator.serving import dial_parties, serve
 from mpc_vote.app import folder, process
 from mpc_vote.app.config import ConfigError
@@ -115,7 +115,7 @@ async def serve_coordinator(settings: CoordinatorSettings) -> None:
                 raise ConfigError(
                     "--agent-authority: is missing: --enrol-listen needs it to sign agents"
                 )
-            tokens = Tokens(settings.data_dir / "enrolment.db")
+            tokens = Tokens(settings.data_dir / TOKENS)
             stack.enter_context(contextlib.closing(tokens))
             servers.append(_enrolment(settings.enrol_listen, credentials, tokens, authority))
         await serve(credentials, servers, close)

@@ -228,6 +228,19 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
         return response
 
     @rpc.allowed(Role.CLIENT)
+    async def CancelRound(
+        self, request: label_pb2.CancelRoundRequest, context: Any
+    ) -> label_pb2.CancelRoundResponse:
+        client = rpc.caller().name
+        await self._turns.do(client, self._round, client, request.round_id)
+        running = self._open.get(request.round_id)
+        if running is None or not running[0].cancel():
+            return label_pb2.CancelRoundResponse(cancelled=False)
+        running[1].cancel()
+        await asyncio.wait([running[1]])
+        return label_pb2.CancelRoundResponse(cancelled=True)
+
+    @rpc.allowed(Role.CLIENT)
     async def ListRounds(
         self, request: label_pb2.ListRoundsRequest, context: Any
     ) -> label_pb2.ListRoundsResponse:

@@ -12,6 +12,7 @@ import importlib.util
 import logging
 import math
 import secrets
+import shutil
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -24,6 +25,7 @@ from aggregator.coordinator.admission import AdmissionControl
 from aggregator.coordinator.archive import COMPLETE, Archive, RoundRecord
 from aggregator.coordinator.requests import Intake, check_rows, hung_up, in_time
 from aggregator.coordinator.turns import Turns
+from mpc_vote.app import threads
 from mpc_vote.data.dataset import FloatArray
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.learning import students
@@ -100,13 +102,12 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
             loop.call_soon_threadsafe(steps.put_nowait, progress)
 
         # A thread can't be cancelled: a client that hangs up leaves the training to its end.
-        work = asyncio.create_task(
-            asyncio.to_thread(self._train, client, rounds, task, first, unlabelled, on_progress)
-        )
+        work = threads.start(self._train, client, rounds, task, first, unlabelled, on_progress)
         work.add_done_callback(lambda _: self._places.release(time.monotonic() - started))
         while not work.done():
             waiting = asyncio.create_task(steps.get())
-            await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            either: list[asyncio.Future[Any]] = [work, waiting]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if waiting.done():
                 yield model_pb2.TrainResponse(progress=waiting.result())
             else:
@@ -232,7 +233,10 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         finally:
             # Also what a student wrote beside it, as numpy does where a name has no ending.
             for left in scratch.parent.glob(f"{scratch.name}*"):
-                left.unlink()
+                if left.is_dir() and not left.is_symlink():
+                    shutil.rmtree(left)
+                else:
+                    left.unlink()
 
     def _predict(self, client: str, request: model_pb2.PredictRequest) -> model_pb2.PredictResponse:
         """In a thread: what a model says of some inputs."""

@@ -37,7 +37,7 @@ class CoordinatorSettings(RoleSettings):
         "127.0.0.1:7000", description="host:port to serve clients and agents on"
     )
     enrol_listen: Address | None = Field(
-        None, description="host:port on which agents with a token enrol; nowhere if left out"
+        None, description="host:port on which agents with a token enrol; no enrolment if left out"
     )
     agent_authority: Path | None = Field(
         None, description="folder of the agents' authority, to sign agents that enrol"
@@ -55,19 +55,19 @@ class CoordinatorSettings(RoleSettings):
     )
     sigma: Positive = Field(25.0, description="noise in votes where a request names none")
     min_sigma: float = Field(
-        0.1, ge=0, description="requests below it are refused: they would ruin the total for ever"
+        0.1, ge=0, description="requests with less noise are refused: they would use up the budget"
     )
     delta: Delta = Field(planning.DELTA, description="delta at which epsilon is reported")
     quorum_fraction: float = Field(
         planning.QUORUM_FRACTION,
         gt=0,
         le=1,
-        description="part of the roster that must answer, where a request is silent",
+        description="fraction of the roster that must answer, where a request names no quorum",
     )
     collusion: int = Field(
         planning.COLLUSION,
         ge=0,
-        description="agents assumed to pool their noise, where a request is silent",
+        description="agents assumed to pool their noise, where a request does not say",
     )
     min_k: int = Field(1, ge=1, description="agents that count fewer neighbours are on no roster")
     max_k: int = Field(
@@ -79,18 +79,23 @@ class CoordinatorSettings(RoleSettings):
         "points alone; or module:name of your own",
     )
     answer_seconds: int = Field(60, ge=1, le=3_000, description="time that agents have to answer")
-    aggregate_seconds: Positive = Field(300.0, description="time that the committee has to count")
+    aggregate_seconds: Positive = Field(300.0, description="time for the secure argmax")
     max_open_rounds: int = Field(
-        4, ge=1, le=MAX_ROUNDS_AT_ONCE, description="further requests are told to wait"
+        4,
+        ge=1,
+        le=MAX_ROUNDS_AT_ONCE,
+        description="further requests are told when to ask again",
     )
     revoked_agents: list[str] = Field(
-        [], description="names of agents that may not attend any more, whatever their certificates"
+        [], description="names of agents that may no longer connect, whatever their certificates"
     )
     accept_ledgers: Ledgers = Field(
         {}, description="new ledgers of agents that have lost theirs: name=id,..."
     )
-    budget_agent: float = Field(inf, gt=0, description="most epsilon ever at agent level")
-    budget_instance: float = Field(inf, gt=0, description="most epsilon ever at instance level")
+    budget_agent: float = Field(inf, gt=0, description="limit of total epsilon at agent level")
+    budget_instance: float = Field(
+        inf, gt=0, description="limit of total epsilon at instance level"
+    )
 
     @field_validator("max_k")
     @classmethod

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import shlex
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,6 +16,7 @@ from rich.text import Text
 
 from mpc_vote.app import process
 from mpc_vote.app.config import Ballot, ConfigError
+from mpc_vote.app.process import Interrupted
 from mpc_vote.cli import dry_run
 from mpc_vote.cli.common import (
     ClientSettings,
@@ -30,6 +33,7 @@ from mpc_vote.cli.common import (
 from mpc_vote.cli.selection import select
 from mpc_vote.client import AsyncLabelClient, LabelResult, Plan, Progress
 from mpc_vote.data.readers import BadRows
+from mpc_vote.errors import VoteError
 from mpc_vote.privacy.rounding import round_up
 from mpc_vote.tasks import Task
 
@@ -67,8 +71,8 @@ class LabelSettings(ClientSettings):
     answer_seconds: int | None = Field(None, ge=1, description="time that agents have to answer")
     verified: bool | None = Field(
         None,
-        description="whether ballots are shared so that none can be stuffed; where it is left out "
-        "they are, if they can be",
+        description="whether ballots are shared so that none can hold more votes than allowed; by "
+        "default they are, where the kind of ballot can be verified",
     )
     agreement: float | None = Field(
         None,
@@ -86,7 +90,7 @@ class LabelSettings(ClientSettings):
         None, description="with --select: weights of the task's feature map, if it has some"
     )
     request_id: str | None = Field(
-        None, description="name of this request: asking again under it never costs twice"
+        None, description="id of this request: asking again with the same id is never charged twice"
     )
     patience: float = Field(
         60.0, ge=0, description="seconds for which a busy service is asked again, when it says so"
@@ -104,6 +108,8 @@ async def _main(settings: LabelSettings) -> None:
         raise ConfigError("--task: is missing: pass the task's file, or --classes without a task")
     if settings.out is None and not settings.dry_run:
         raise ConfigError("--out: is missing: pass --out, or --dry-run to ask nobody")
+    if settings.weights is not None and settings.select is None:
+        raise ConfigError("--weights: is for --select alone: agents have weights of their own")
     inputs = read_rows(settings.queries, task, settings.bad_rows)
     check_labels_file(settings.out, task)
     check_writable(settings.json_path)
@@ -120,7 +126,7 @@ async def _main(settings: LabelSettings) -> None:
             dry_run.show(out, planned, agreed)
             write_json(settings.json_path, dry_run.figures(planned, agreed))
             return
-        result = await follow(client, rows, plan, out, settings.patience)
+        result = await _label(client, rows, plan, out, settings)
     write_labels(settings.out, result.labels, task, inputs, asked)
     _show(out, result, settings.out)
     told = figures(result)
@@ -147,10 +153,47 @@ def _plan(settings: LabelSettings, task: Task | None) -> Plan:
     )
 
 
-async def follow(
-    client: AsyncLabelClient, queries: Any, plan: Plan, out: Console, patience: float = 0.0
+async def _label(
+    client: AsyncLabelClient, queries: Any, plan: Plan, out: Console, settings: LabelSettings
 ) -> LabelResult:
-    """Asks for labels and shows how far the round is."""
+    """The result; whoever interrupts it hears what becomes of the round."""
+    rounds: list[str] = []
+    try:
+        return await follow(client, queries, plan, out, settings.patience, rounds.append)
+    except asyncio.CancelledError:
+        why = await _interrupted(client, rounds[-1] if rounds else "", settings)
+        raise Interrupted(why) from None
+
+
+async def _interrupted(client: AsyncLabelClient, round_id: str, settings: LabelSettings) -> str:
+    """Cancels the round if it costs nothing yet, and says what to do if it does."""
+    if not round_id:
+        return "interrupted before a round was opened; `mpc-vote rounds` lists one if there is any"
+    try:
+        cancelled = await client.cancel(round_id)
+    except VoteError as error:
+        state = f"is perhaps charged ({error.message})"
+    else:
+        if cancelled:
+            return f"interrupted: round {round_id} was cancelled, and nothing was charged"
+        state = "is charged and goes on"
+    fetch = [
+        *("mpc-vote", "rounds", "--certs", str(settings.certs)),
+        *("--coordinator", settings.coordinator, "--coordinator-name", settings.coordinator_name),
+        *("--round", round_id, "--out", str(settings.out)),
+    ]
+    return f"interrupted: round {round_id} {state}; fetch its labels with: {shlex.join(fetch)}"
+
+
+async def follow(
+    client: AsyncLabelClient,
+    queries: Any,
+    plan: Plan,
+    out: Console,
+    patience: float = 0.0,
+    on_round: Callable[[str], None] = lambda _: None,
+) -> LabelResult:
+    """Asks for labels and shows how far the round is; `on_round` takes its id."""
     names = {
         "waiting": "waiting for a place",
         "preparing": "agents prepare",
@@ -162,6 +205,9 @@ async def follow(
         async for event in client.stream(queries, plan, patience):
             if isinstance(event, LabelResult):
                 return event
+            if event.stage == "opened":
+                on_round(event.round_id)
+                continue
             _advance(bars, tasks, names, event)
     raise AssertionError("the stream ended without a result or an error")
 

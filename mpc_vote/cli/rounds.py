@@ -99,7 +99,7 @@ def _spent(one: label_pb2.RoundSummary) -> tuple[str, ...]:
     if not one.HasField("cost"):
         return ()
     cost = one.cost
-    return round_up(cost.epsilon_agent, 3), round_up(cost.epsilon_instance, 3), f"{cost.delta:g}"
+    return round_up(cost.epsilon_agent), round_up(cost.epsilon_instance), f"{cost.delta:g}"
 
 
 def _row(one: label_pb2.RoundSummary) -> dict[str, Any]:

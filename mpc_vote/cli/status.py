@@ -46,7 +46,7 @@ async def _main(settings: StatusSettings) -> None:
     async with connect(settings) as client:
         service = await _awaited(client, settings.agents, settings.patience)
     out = console(settings.json_path, markup=False)
-    table = Table("agent", "answers", "wants")
+    table = Table("agent", "answers", "policy")
     for agent in service.agents:
         row = _agent(agent)
         table.add_row(row["agent"], _answers(row), _wants(row))
@@ -56,7 +56,7 @@ async def _main(settings: StatusSettings) -> None:
         out.print(f"task {task['name']}: {many}, digest {task['digest'][:12]}")
     for party in service.parties:
         unready = party in service.unready_parties
-        state = "NOT READY: it is down, or waits for one that is" if unready else "ready"
+        state = "NOT READY: it is down, or waits for another that is" if unready else "ready"
         out.print(f"{party}: {state}")
     out.print(
         f"spent: epsilon {round_up(service.total_epsilon_agent)} at agent level, "

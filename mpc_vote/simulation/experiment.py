@@ -52,7 +52,7 @@ class PaperFigure:
 
 @dataclass(frozen=True)
 class SeedResult:
-    """What came of one arm with one seed; a method without privacy has no mechanisms."""
+    """The result of one arm with one seed; a method without privacy has no mechanisms."""
 
     accuracy: float
     mechanisms: tuple[Mechanism, ...] = ()

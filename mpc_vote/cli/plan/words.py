@@ -23,6 +23,6 @@ def agreed(found: Forecast) -> str:
 
 
 def rounded(epsilon: float) -> str:
-    """Three digits, rounded up, also where there are many before the point."""
-    text = round_up(epsilon, 3)
+    """As everywhere, but large ones without an exponent."""
+    text = round_up(epsilon)
     return f"{float(text):,.0f}" if epsilon >= 1000 else text

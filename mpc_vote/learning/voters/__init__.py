@@ -18,7 +18,7 @@ import numpy.typing as npt
 from mpc_vote import plugins
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.tasks import Task
-from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.ballots import BALLOTS, BallotKind
 
 GROUP = "mpc_vote.voters"
 NEIGHBOURS = "knn"
@@ -150,6 +150,8 @@ def make_voter(name: str, data: Dataset | None, options: VoterOptions) -> Voter:
             voter: Voter = function.make(loaded, data, options)
         else:
             voter = loaded(data, options)
+        if not voter.kinds or not all(kind in BALLOTS for kind in voter.kinds):
+            raise ValueError(f"the voter {name} names no kinds of ballots but {voter.kinds!r}")
         try_out(voter, data, options)
         return voter
     except (ValueError, OSError, ImportError):

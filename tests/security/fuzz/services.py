@@ -653,6 +653,7 @@ def coordinator_seeds() -> list[bytes]:
         )
         look = [
             call(names, "GetRound", label_pb2.GetRoundRequest(round_id=ROUND)),
+            call(names, "CancelRound", label_pb2.CancelRoundRequest(round_id=ROUND)),
             call(names, "ListRounds", label_pb2.ListRoundsRequest()),
             call(names, "GetService", label_pb2.GetServiceRequest()),
             call(

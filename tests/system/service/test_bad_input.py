@@ -117,7 +117,7 @@ BAD_REQUESTS: dict[str, tuple[list[label_pb2.RequestLabelsRequest], str, str]] =
     "ballot of nobody": (
         request({**GOOD, "ballot": common_pb2.BALLOT_KIND_ONE_HOT}, ROW),
         "BALLOT_UNSUPPORTED",
-        "No attending agent casts one_hot",
+        "No connected agent casts one_hot",
     ),
     "negative sigma": (request({**GOOD, "sigma": -1.0}, ROW), "SIGMA_RANGE", "-1"),
     "sigma not a number": (request({**GOOD, "sigma": math.nan}, ROW), "SIGMA_RANGE", "nan"),
@@ -297,7 +297,7 @@ async def test_a_client_without_a_service_is_told_so(service: Service) -> None:
     (port,) = free_ports(1)
     certs = service.certs(Role.CLIENT, "client")
     async with AsyncLabelClient(f"127.0.0.1:{port}", certs) as client:
-        with refused(ErrorKind.PARTY_UNREACHABLE, "The coordinator does not answer"):
+        with refused(ErrorKind.COORDINATOR_UNREACHABLE, "The coordinator does not answer"):
             await client.label(ROW, Plan(classes=3))
         assert not await client.is_ready()
 
@@ -349,7 +349,7 @@ def test_an_expired_certificate_does_not_start(service: Service, tmp_path: Path)
 def test_another_roles_certificate_does_not_start(service: Service, tmp_path: Path) -> None:
     certs = service.certs(Role.CLIENT, "client")
     said = fails_to_start("party", f"--certs={certs}", *role_flags("party", tmp_path))
-    assert "is of client/client, but this process is a party" in said
+    assert "is of client/client, but the role party is needed here" in said
 
 
 def test_a_key_that_others_may_read_does_not_start(service: Service, tmp_path: Path) -> None:
@@ -435,6 +435,7 @@ def test_a_data_folder_that_can_not_be_used_is_named(
     listen = ["--listen=127.0.0.1:0"] if role == "coordinator" else []
     said = fails_to_start(role, f"--certs={certs}", *role_flags(role, tmp_path), *listen)
     assert str(tmp_path / "data") in said
+    assert damage is ledger_of_garbage or "a file: name a folder" in said
 
 
 @pytest.mark.parametrize(

@@ -443,7 +443,7 @@ async def test_a_coordinator_that_dies_in_a_round_fails_it_and_keeps_the_charge(
         assert interrupted not in [spend.round_id for spend in fragile.spends()]
         await agent.prepare(interrupted)
         kill(fragile, "coordinator")
-        with refused(ErrorKind.PARTY_UNREACHABLE, "The coordinator does not answer"):
+        with refused(ErrorKind.COORDINATOR_UNREACHABLE, "The coordinator does not answer"):
             await asyncio.wait_for(task, SECONDS)
     charged = fragile.spends()
     assert charged[-1].round_id == interrupted

@@ -61,6 +61,7 @@ ALLOWED = {
     "LabelService/RequestLabels": Role.CLIENT,
     "LabelService/PlanRound": Role.CLIENT,
     "LabelService/GetRound": Role.CLIENT,
+    "LabelService/CancelRound": Role.CLIENT,
     "LabelService/ListRounds": Role.CLIENT,
     "LabelService/GetService": Role.CLIENT,
     "LabelService/GetTask": Role.CLIENT,

@@ -213,7 +213,7 @@ BAD: dict[str, tuple[int, str, Sequence[common_pb2.Tensor], str, str, str]] = {
         parts(*[np.zeros((1_300, 6), np.float32)] * 2),
         "unlabelled",
         "UNLABELLED_TOO_MANY",
-        "2600 unlabelled points were sent, beside 3000 labels at most 2592 fit",
+        "2600 unlabelled points were sent; with 3000 labels at most 2592 fit",
     ),
     "unknown features": (
         FEW,

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import re
 import threading
+import time
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -554,6 +555,69 @@ async def test_a_round_that_ends_before_its_vote_is_not_charged(tmp_path: Path) 
 
 
 # Voters that fail: plug-ins are not ours
+
+
+async def test_an_agent_whose_voter_never_comes_back_makes_no_promises_and_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else others would pay for rounds that wait for it in vain, and nobody could stop it."""
+    monkeypatch.setattr("agent_node.agent._LEAVE_SECONDS", 0.1)
+    released = threading.Event()
+    try:
+        async with asyncio.timeout(SECONDS), _seated(tmp_path) as table:
+            voting = threading.Event()
+
+            def for_ever(queries: npt.NDArray[Any], kind: BallotKind) -> IntArray:
+                voting.set()
+                released.wait()
+                return np.zeros(len(queries), np.int64)
+
+            table.voter.vote = for_ever  # type: ignore[method-assign]
+            soon = {"deadline_unix_ms": int(1000 * (time.time() + 1))}
+            rounds = [table.announce(**soon) for _ in range(2)]
+            assert [(await table.answer()).HasField("prepared") for _ in rounds] == [True, True]
+            table.go(rounds[0])
+            assert await asyncio.to_thread(voting.wait, SECONDS)
+            table.go(rounds[1])
+            # Neither is waited for any longer than it lasts.
+            over = [(await table.answer()).declined for _ in rounds]
+            assert {one.round_id for one in over} == set(rounds)
+            assert {one.error for one in over} == {"ROUND_CLOSED"}
+            later = table.announce()
+            declined = (await table.answer()).declined
+            assert (declined.round_id, declined.error) == (later, "VOTER_FAILED")
+            assert not any(round_id in declined.reason for round_id in rounds), "it is another's"
+            assert table.spent() == rounds[:1]
+    finally:
+        released.set()
+
+
+async def test_a_voter_that_comes_back_late_is_asked_again(tmp_path: Path) -> None:
+    async with _seated(tmp_path) as table:
+        voting, released = threading.Event(), threading.Event()
+        vote = table.voter.vote
+
+        def late(queries: npt.NDArray[Any], kind: BallotKind) -> IntArray:
+            voting.set()
+            assert released.wait(SECONDS)
+            return vote(queries, kind)
+
+        table.voter.vote = late  # type: ignore[method-assign]
+        first = table.announce(deadline_unix_ms=int(1000 * (time.time() + 1)))
+        assert (await table.answer()).prepared.round_id == first
+        table.go(first)
+        assert await asyncio.to_thread(voting.wait, SECONDS)
+
+        async def over() -> bool:
+            return table.agent._voted_on is not None and table.agent._voted_on.seconds_left() <= 0
+
+        await until(over, "the round is over")
+        released.set()
+        assert (await table.answer()).HasField("declined")
+        second = table.announce()
+        assert (await table.answer()).prepared.round_id == second
+        table.go(second)
+        assert (await table.answer()).submitted.round_id == second
 
 
 _SECRET = "patient 4711"

@@ -18,6 +18,7 @@ from aggregator.coordinator.planner import make_spec
 from aggregator.coordinator.roster import Defaults
 from aggregator.coordinator.settings import CoordinatorSettings
 from mpc_vote.app import config
+from mpc_vote.app.config import ConfigError
 from mpc_vote.client import Plan
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.data.partition import save_part
@@ -272,7 +273,7 @@ def test_an_agent_casts_the_kinds_of_ballots_that_its_owner_names(tmp_path: Path
         return list(prepare(agent(f"--data={path}", *flags), "ann")[0].offer.ballots)
 
     count, frequency = common_pb2.BALLOT_KIND_KNN_COUNT, common_pb2.BALLOT_KIND_KNN_FREQUENCY
-    assert offered() == [count, frequency]
+    assert offered() == [count, frequency, common_pb2.BALLOT_KIND_ONE_HOT]
     assert offered("--ballots=knn_frequency") == [frequency]
-    with pytest.raises(ValueError, match=r"--ballots: .* it can be knn_count, knn_frequency only"):
-        offered("--ballots=one_hot")
+    with pytest.raises(ConfigError, match=r"--ballots: .* casts knn_count, knn_frequency, one_hot"):
+        offered("--ballots=multi_label")

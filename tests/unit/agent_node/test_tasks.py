@@ -4,8 +4,10 @@ contradict."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from agent_node.settings import AgentSettings
@@ -14,8 +16,10 @@ from mpc_vote.app import config
 from mpc_vote.app.config import ConfigError
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.data.partition import save_part
+from mpc_vote.learning.voters import VoterOptions
 from mpc_vote.tasks import Task, agreement
 from mpc_vote.tasks.toml import dump
+from mpc_vote.voting.ballots import ONE_HOT, BallotKind
 
 REQUIRED = ("--certs=x", "--data-dir=x", "--coordinator=h:1", "--parties=a=h:1,b=h:2")
 
@@ -67,16 +71,24 @@ def test_flags_that_contradict_the_task_are_refused(flag: str, why: str, files: 
         prepare(load(*flags), "ann")
 
 
+class Rule:
+    """A voter that casts one vote."""
+
+    kinds = (ONE_HOT,)
+    k = 0
+
+    def vote(self, queries: npt.NDArray[Any], kind: BallotKind) -> npt.NDArray[np.int64]:
+        return np.zeros(len(queries), np.int64)
+
+
+def rule(data: Dataset, options: VoterOptions) -> Rule:
+    return Rule()
+
+
 def test_a_voter_that_does_not_cast_the_tasks_ballots_is_refused(files: Path) -> None:
-    path = files / "marks.toml"
-    text = dump(task("marks")).replace('"knn_count"', '"multi_label"') + "tau = 2\n"
-    path.write_text(text)
-    labels = np.eye(3, dtype=np.int64)[np.arange(20) % 3]
-    x = np.ones((20, 2), np.float32)
-    np.savez(files / "marks.npz", x=x, y=labels, classes=3, name="marks")
-    flags = [f"--task={path}", f"--data={files / 'marks.npz'}", "--voter=network"]
-    with pytest.raises(ValueError, match=r"multi_label|attributes"):
-        prepare(load(*flags), "ann")
+    flags = [f"--task={files / 'points.toml'}", f"--data={files / 'part.npz'}"]
+    with pytest.raises(ConfigError, match=r"--voter: task points takes knn_count ballots, and"):
+        prepare(load(*flags, f"--voter={__name__}:rule"), "ann")
 
 
 def several(files: Path, *names: str) -> str:
@@ -96,7 +108,7 @@ def test_several_tasks_and_rounds_without_one_by_one_agent(files: Path) -> None:
 
 
 def test_a_task_is_answered_once(files: Path) -> None:
-    with pytest.raises(ValueError, match="two of the tasks are called points"):
+    with pytest.raises(ConfigError, match="--task: two of the tasks are called points"):
         prepare(load(several(files, "points", "others", "points")), "ann")
 
 

@@ -156,6 +156,9 @@ class _Means(GlobalModel):
         _go_wrong(self.wrong, "save")
         if self.wrong == "beside":
             np.save(path, np.zeros(3))
+        elif self.wrong == "folder":
+            path.mkdir()
+            (path / "weights").touch()
         elif self.wrong != "no file":
             path.write_text(self.wrong)
 
@@ -209,6 +212,7 @@ async def _once() -> AsyncIterator[model_pb2.TrainRequest]:
         ("nan", "NaN"),
         ("no file", "wrote no file"),
         ("beside", "wrote no file"),
+        ("folder", "wrote no file"),
     ],
 )
 async def test_a_student_that_fails_is_told_to_the_client_and_the_service_goes_on(

@@ -259,7 +259,7 @@ def test_its_plans_come_through_the_wire(bundled: Bundled, with_its_message: Any
     items = (Bundle(16, CLASSES, 14), LevelTables(8, 4, 16, 2, False, True))
     plan = PreprocessingPlan((*made(bundled).plan().runs, Run(items, 3)))
     sent = [run.SerializeToString() for run in codec.to_wire(plan)]
-    assert codec.from_wire(map(with_its_message.FromString, sent)) == plan
+    assert codec.from_wire(list(map(with_its_message.FromString, sent))) == plan
 
 
 @pytest.mark.parametrize("wrong", [(0, 3, 14), (MAX_ROWS + 1, 3, 14), (1, 3, 12), (1, 1_000, 14)])
@@ -277,6 +277,15 @@ def test_a_dealer_without_the_engine_refuses_its_items(with_its_message: Any) ->
     with pytest.raises(VoteError) as caught:
         codec.from_wire(runs)
     assert caught.value.kind is ErrorKind.DEAL_INVALID
+
+
+def test_no_item_takes_the_place_of_another(
+    bundled: Bundled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Bundle, "wire_name", LevelTables.wire_name)
+    runs = codec.to_wire(PreprocessingPlan((Run((LevelTables(8, 4, 16, 2, False, True),), 1),)))
+    with pytest.raises(ValueError, match="two kinds of items are called 'level'"):
+        codec.from_wire(runs)
 
 
 COORDINATOR = ["--certs=c", "--data-dir=d", "--parties=a=h:1,b=h:2"]

@@ -694,3 +694,42 @@ class GetServiceResponse(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__limit_epsilon_instance) -> _WhichOneofReturnType__limit_epsilon_instance | None: ...
 
 Global___GetServiceResponse: _TypeAlias = GetServiceResponse  # noqa: Y015
+
+@_typing.final
+class CancelRoundRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_ID_FIELD_NUMBER: _builtins.int
+    round_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        round_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelRoundRequest: _TypeAlias = CancelRoundRequest  # noqa: Y015
+
+@_typing.final
+class CancelRoundResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CANCELLED_FIELD_NUMBER: _builtins.int
+    cancelled: _builtins.bool
+    """Whether the round was ended and cost nothing; false for one that is charged, or has ended."""
+    def __init__(
+        self,
+        *,
+        cancelled: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelRoundResponse: _TypeAlias = CancelRoundResponse  # noqa: Y015

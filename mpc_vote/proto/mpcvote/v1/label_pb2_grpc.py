@@ -66,6 +66,11 @@ class LabelServiceStub(object):
                 request_serializer=mpcvote_dot_v1_dot_common__pb2.GetTaskRequest.SerializeToString,
                 response_deserializer=mpcvote_dot_v1_dot_common__pb2.GetTaskResponse.FromString,
                 _registered_method=True)
+        self.CancelRound = channel.unary_unary(
+                '/mpcvote.v1.LabelService/CancelRound',
+                request_serializer=mpcvote_dot_v1_dot_label__pb2.CancelRoundRequest.SerializeToString,
+                response_deserializer=mpcvote_dot_v1_dot_label__pb2.CancelRoundResponse.FromString,
+                _registered_method=True)
 
 
 class LabelServiceServicer(object):
@@ -113,6 +118,14 @@ class LabelServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CancelRound(self, request, context):
+        """Ends a round that this client asked for, if nothing has been charged for it yet; one that has
+        been charged goes on, and its labels can be had by GetRound.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_LabelServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -145,6 +158,11 @@ def add_LabelServiceServicer_to_server(servicer, server):
                     servicer.GetTask,
                     request_deserializer=mpcvote_dot_v1_dot_common__pb2.GetTaskRequest.FromString,
                     response_serializer=mpcvote_dot_v1_dot_common__pb2.GetTaskResponse.SerializeToString,
+            ),
+            'CancelRound': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelRound,
+                    request_deserializer=mpcvote_dot_v1_dot_label__pb2.CancelRoundRequest.FromString,
+                    response_serializer=mpcvote_dot_v1_dot_label__pb2.CancelRoundResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -310,6 +328,33 @@ class LabelService(object):
             '/mpcvote.v1.LabelService/GetTask',
             mpcvote_dot_v1_dot_common__pb2.GetTaskRequest.SerializeToString,
             mpcvote_dot_v1_dot_common__pb2.GetTaskResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelRound(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mpcvote.v1.LabelService/CancelRound',
+            mpcvote_dot_v1_dot_label__pb2.CancelRoundRequest.SerializeToString,
+            mpcvote_dot_v1_dot_label__pb2.CancelRoundResponse.FromString,
             options,
             channel_credentials,
             insecure,

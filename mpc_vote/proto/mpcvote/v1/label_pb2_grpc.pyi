@@ -46,6 +46,10 @@ class LabelServiceStub:
     GetService: _grpc.UnaryUnaryMultiCallable[_label_pb2.GetServiceRequest, _label_pb2.GetServiceResponse]
     """Which agents attend, what they can answer, which tasks there are, and which defaults apply."""
     GetTask: _grpc.UnaryUnaryMultiCallable[_common_pb2.GetTaskRequest, _common_pb2.GetTaskResponse]
+    CancelRound: _grpc.UnaryUnaryMultiCallable[_label_pb2.CancelRoundRequest, _label_pb2.CancelRoundResponse]
+    """Ends a round that this client asked for, if nothing has been charged for it yet; one that has
+    been charged goes on, and its labels can be had by GetRound.
+    """
 
 @_typing.type_check_only
 class LabelServiceAsyncStub(LabelServiceStub):
@@ -64,6 +68,10 @@ class LabelServiceAsyncStub(LabelServiceStub):
     GetService: _aio.UnaryUnaryMultiCallable[_label_pb2.GetServiceRequest, _label_pb2.GetServiceResponse]  # type: ignore[assignment]
     """Which agents attend, what they can answer, which tasks there are, and which defaults apply."""
     GetTask: _aio.UnaryUnaryMultiCallable[_common_pb2.GetTaskRequest, _common_pb2.GetTaskResponse]  # type: ignore[assignment]
+    CancelRound: _aio.UnaryUnaryMultiCallable[_label_pb2.CancelRoundRequest, _label_pb2.CancelRoundResponse]  # type: ignore[assignment]
+    """Ends a round that this client asked for, if nothing has been charged for it yet; one that has
+    been charged goes on, and its labels can be had by GetRound.
+    """
 
 class LabelServiceServicer(metaclass=_abc_1.ABCMeta):
     """Served by the coordinator to certificates of role `client`."""
@@ -115,5 +123,15 @@ class LabelServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _common_pb2.GetTaskRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_common_pb2.GetTaskResponse, _abc.Awaitable[_common_pb2.GetTaskResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def CancelRound(
+        self,
+        request: _label_pb2.CancelRoundRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_label_pb2.CancelRoundResponse, _abc.Awaitable[_label_pb2.CancelRoundResponse]]:
+        """Ends a round that this client asked for, if nothing has been charged for it yet; one that has
+        been charged goes on, and its labels can be had by GetRound.
+        """
 
 def add_LabelServiceServicer_to_server(servicer: LabelServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -37,8 +37,14 @@ def place(group: str, own: Mapping[str, str], name: str) -> str:
 
 
 def load(group: str, own: Mapping[str, str], name: str) -> Any:
-    """The object that a name stands for."""
-    return _imported(place(group, own, name), name)
+    """The object that a name stands for; one of ours may lack a package, which is then named."""
+    where = place(group, own, name)
+    try:
+        return _imported(where, name)
+    except PluginError as error:
+        if name in own and isinstance(error.__cause__, ModuleNotFoundError):
+            raise error.__cause__ from None
+        raise
 
 
 def _imported(where: str, name: str) -> Any:

@@ -113,7 +113,7 @@ def read_inputs(
     records = read_records(path, task, reader=reader)
     kept, skipped = usable(path, records, records.bad, bad_rows)
     lines = [records.lines[int(place)] for place in kept]
-    return Inputs(path, records.rows[kept], lines, skipped, label_column(task))
+    return Inputs(path, records.rows[kept], lines, skipped, label_column(task), records.sheet)
 
 
 def label_column(task: Task) -> str:

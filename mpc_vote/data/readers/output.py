@@ -33,17 +33,14 @@ def write_labelled(out: Path, source: Inputs | Path, names: Sequence[str | None]
     pictures and arrays are, becomes one of the file or row and its label.
     """
     check_output(out)
-    path = source.path if isinstance(source, Inputs) else source
-    if isinstance(source, Inputs) and not (path.is_file() and path.suffix.lower() in TABLES):
-        sheet = _listed(source)
+    if isinstance(source, Inputs):
+        sheet, lines, label = source.sheet or _listed(source), source.lines, source.label
     else:
-        sheet = read_sheet(path)
-    lines = source.lines if isinstance(source, Inputs) else sheet.lines
+        sheet = read_sheet(source)
+        lines, label = sheet.lines, "label"
     if len(names) != len(lines):
-        raise ValueError(f"{path}: there are {len(lines)} rows but {len(names)} labels")
-    by_line = dict(zip(lines, names, strict=True))
-    label = source.label if isinstance(source, Inputs) else "label"
-    _write(out, sheet, _free(sheet, label), by_line)
+        raise ValueError(f"{sheet.path}: there are {len(lines)} rows but {len(names)} labels")
+    _write(out, sheet, _free(sheet, label), dict(zip(lines, names, strict=True)))
 
 
 def _listed(inputs: Inputs) -> Sheet:

@@ -10,10 +10,13 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from mpc_vote.data.readers.sheet import Sheet
 
 Array = npt.NDArray[Any]
 BadRows: TypeAlias = Literal["refuse", "skip"]
@@ -55,6 +58,8 @@ class Records:
     """Cells with a category that the task does not list, by column."""
     extra: tuple[str, ...] = ()
     """Columns that the task does not know, which are left out."""
+    sheet: Sheet | None = None
+    """The table that they are from, with which labels are written."""
 
     def __post_init__(self) -> None:
         if not len(self.lines):
@@ -75,6 +80,8 @@ class Inputs:
     skipped: list[BadRow]
     label: str = "label"
     """What a column with their labels is called."""
+    sheet: Sheet | None = None
+    """The table that they are from: it is kept, as a file may be gone by the time of labels."""
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -70,6 +70,7 @@ def table_records(sheet: Sheet, schema: TableInput) -> Records:
         {row: "; ".join(why) for row, why in bad.items()} | dict(sheet.bad),
         unknown,
         tuple(name for name in sheet.table.column_names if name not in known),
+        sheet,
     )
 
 
@@ -88,6 +89,7 @@ def text_records(sheet: Sheet, schema: TextInput) -> Records:
         sheet.lines,
         empty | dict(sheet.bad),
         extra=tuple(name for name in sheet.table.column_names if name not in known),
+        sheet=sheet,
     )
 
 

@@ -56,8 +56,11 @@ class SentenceModel:
         return found
 
     def _one(self, text: str) -> torch.Tensor:
-        tokens = torch.tensor([self._tokens.encode(text).ids])
-        states: torch.Tensor = self._network(input_ids=tokens).last_hidden_state[0]
+        tokens = self._tokens.encode(text).ids
+        if not tokens:
+            return torch.zeros(self.width)
+        given = torch.tensor([tokens])
+        states: torch.Tensor = self._network(input_ids=given).last_hidden_state[0]
         vector = states[0] if self._first else states.mean(dim=0)
         return torch.nn.functional.normalize(vector, dim=0) if self._unit else vector
 

@@ -13,6 +13,7 @@ import pytest
 from mpc_vote.data.readers import Inputs, read_inputs, write_labelled
 from mpc_vote.data.readers.output import check_output
 from mpc_vote.data.readers.records import BadRow
+from mpc_vote.data.readers.sheet import read_sheet
 from tests.unit.data.readers.tables import TABLE, TEXT, written
 
 CSV = 'name,age,sex,ward\n"Meier, A.",50,Male,1\n"two\nlines",x,,2\nc,1e1,"say ""hi""",2\n'
@@ -21,6 +22,7 @@ CSV = 'name,age,sex,ward\n"Meier, A.",50,Male,1\n"two\nlines",x,,2\nc,1e1,"say "
 def test_a_csv_gets_one_column_more_and_keeps_its_cells(tmp_path: Path) -> None:
     path = written(tmp_path / "in.csv", CSV)
     inputs = read_inputs(path, TABLE, bad_rows="skip")
+    path.unlink()
     write_labelled(tmp_path / "out.csv", inputs, ["yes", "no"])
     with (tmp_path / "out.csv").open(newline="") as file:
         assert list(csv.reader(file)) == [
@@ -80,7 +82,7 @@ def test_a_parquet_file_keeps_its_types(tmp_path: Path) -> None:
 )
 def test_a_column_that_is_there_is_never_replaced(header: str, column: str, tmp_path: Path) -> None:
     path = written(tmp_path / "in.csv", f"{header},age,sex,ward\n{'x,' * 3}1\n")
-    inputs = Inputs(path, np.zeros((1, 4), np.float32), [2], [], "died")
+    inputs = Inputs(path, np.zeros((1, 3), np.float32), [2], [], "died", read_sheet(path))
     write_labelled(tmp_path / "out.csv", inputs, ["yes"])
     first = (tmp_path / "out.csv").read_text().splitlines()[0]
     assert first == f"{header},age,sex,ward,{column}"

@@ -27,7 +27,7 @@ def show(trial: Trial, figures: dict[str, Any], result: LabelResult) -> Table:
         ("  best agent alone", _percent(figures, "best_agent_accuracy")),
         (
             "epsilon, instance level",
-            f"{round_up(figures['epsilon_instance'], 3)} at delta {figures['delta']:g}",
+            f"{round_up(figures['epsilon_instance'])} at delta {figures['delta']:g}",
         ),
         (
             "epsilon, agent level",

@@ -51,8 +51,8 @@ class Step:
     """Lines, and whether their numbers may be others."""
 
 
-def steps(page: Path, folder: Path) -> list[Step]:
-    """The page's commands; its files are written."""
+def steps(page: Path) -> list[Step]:
+    """The page's commands, and those that write its files."""
     made: list[Step] = []
     for block in blocks(page):
         if block.language == "sh":
@@ -70,7 +70,7 @@ def steps(page: Path, folder: Path) -> list[Step]:
 
 def run(page: Path, folder: Path, seconds: float) -> list[str]:
     """What each step printed; fails where one fails, or where the page takes too long."""
-    todo = steps(page, folder)
+    todo = steps(page)
     work, outputs = folder / "work", folder / "out"
     work.mkdir()
     outputs.mkdir()
@@ -83,7 +83,7 @@ def run(page: Path, folder: Path, seconds: float) -> list[str]:
     process = subprocess.Popen(
         ["bash", str(script)],
         cwd=work,
-        env=_environment(folder, ports),
+        env=environment(folder, ports),
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )
@@ -136,8 +136,9 @@ def _moved(script: str, ports: dict[str, int]) -> str:
     return script
 
 
-def _environment(folder: Path, ports: dict[str, int]) -> dict[str, str]:
-    """`mpc-vote` and `python` are those of this environment, and of this tree."""
+def environment(folder: Path, ports: dict[str, int]) -> dict[str, str]:
+    """`mpc-vote` and `python` are those of this environment, and of this tree; clients that are
+    not told whom to ask ask the page's coordinator."""
     programs = folder / "bin"
     programs.mkdir()
     for name, arguments in (("mpc-vote", "-m mpc_vote.cli"), ("python", "")):
@@ -145,9 +146,11 @@ def _environment(folder: Path, ports: dict[str, int]) -> dict[str, str]:
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n')
         program.chmod(0o755)
     kept = {key: value for key, value in os.environ.items() if not key.startswith("MPC_VOTE_")}
-    # Where clients ask if they are not told.
-    address = f"127.0.0.1:{ports[COORDINATOR]}"
-    asking = {f"MPC_VOTE_{client}_COORDINATOR": address for client in CLIENTS}
+    asking = {
+        f"MPC_VOTE_{client}_COORDINATOR": f"127.0.0.1:{ports[COORDINATOR]}"
+        for client in CLIENTS
+        if COORDINATOR in ports
+    }
     return {
         **kept,
         **asking,

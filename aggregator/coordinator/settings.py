@@ -75,8 +75,8 @@ class CoordinatorSettings(RoleSettings):
     )
     student: Annotated[str, AfterValidator(students.check_student)] = Field(
         students.DEFAULT,
-        description="how the global model learns: semi_supervised; supervised: from labelled "
-        "points alone; or module:name of your own",
+        description="how the global model learns: chooser takes the best of linear, network, "
+        "propagation and prototypes; or one of these; or module:name of your own",
     )
     answer_seconds: int = Field(60, ge=1, le=3_000, description="time that agents have to answer")
     aggregate_seconds: Positive = Field(300.0, description="time for the secure argmax")

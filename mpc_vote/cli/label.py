@@ -126,7 +126,7 @@ async def _main(settings: LabelSettings) -> None:
             dry_run.show(out, planned, agreed)
             write_json(settings.json_path, dry_run.figures(planned, agreed))
             return
-        result = await _label(client, rows, plan, out, settings)
+        result = await _label(client, rows, plan, out, settings, settings.out)
     write_labels(settings.out, result.labels, task, inputs, asked)
     _show(out, result, settings.out)
     told = figures(result)
@@ -154,18 +154,25 @@ def _plan(settings: LabelSettings, task: Task | None) -> Plan:
 
 
 async def _label(
-    client: AsyncLabelClient, queries: Any, plan: Plan, out: Console, settings: LabelSettings
+    client: AsyncLabelClient,
+    queries: Any,
+    plan: Plan,
+    out: Console,
+    settings: LabelSettings,
+    file: Path,
 ) -> LabelResult:
     """The result; whoever interrupts it hears what becomes of the round."""
     rounds: list[str] = []
     try:
         return await follow(client, queries, plan, out, settings.patience, rounds.append)
     except asyncio.CancelledError:
-        why = await _interrupted(client, rounds[-1] if rounds else "", settings)
+        why = await _interrupted(client, rounds[-1] if rounds else "", settings, file)
         raise Interrupted(why) from None
 
 
-async def _interrupted(client: AsyncLabelClient, round_id: str, settings: LabelSettings) -> str:
+async def _interrupted(
+    client: AsyncLabelClient, round_id: str, settings: LabelSettings, file: Path
+) -> str:
     """Cancels the round if it costs nothing yet, and says what to do if it does."""
     if not round_id:
         return "interrupted before a round was opened; `mpc-vote rounds` lists one if there is any"
@@ -180,7 +187,7 @@ async def _interrupted(client: AsyncLabelClient, round_id: str, settings: LabelS
     fetch = [
         *("mpc-vote", "rounds", "--certs", str(settings.certs)),
         *("--coordinator", settings.coordinator, "--coordinator-name", settings.coordinator_name),
-        *("--round", round_id, "--out", str(settings.out)),
+        *("--round", round_id, "--out", str(file)),
     ]
     return f"interrupted: round {round_id} {state}; fetch its labels with: {shlex.join(fetch)}"
 

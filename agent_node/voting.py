@@ -173,7 +173,7 @@ def _check_agree(settings: AgentSettings, task: Task) -> None:
     """Refuses settings that say something else than the task does."""
     vote = task.vote
     for name, given, want in (
-        ("k", settings.k, vote.k),
+        ("k", settings.k, vote.k or settings.k),
         ("features", settings.features, task.features.map),
         ("reach", settings.reach, vote.reach),
         ("ballots", [kind.name for kind in settings.ballots], [vote.ballot.name]),

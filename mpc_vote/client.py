@@ -58,6 +58,7 @@ from mpc_vote.tasks import Task, agreement
 from mpc_vote.transport import rpc, tensors
 from mpc_vote.voting.ballots import BALLOTS, BallotKind
 from mpc_vote.voting.limits import MAX_CLASSES
+from mpc_vote.voting.round_plan import RoundPlan
 
 _CALL_SECONDS = 30.0
 _LABEL_SECONDS = 3_600.0
@@ -112,7 +113,9 @@ class Plan:
     """What is asked for; None means the service's default.
 
     Either `task` or `classes` is given: classes, ballot and tau follow from a task. Ballots and
-    engines can be given by name, as in `Plan(classes=10, ballot="knn_count")`.
+    engines can be given by name, as in `Plan(classes=10, ballot="knn_count")`. `agreement` is the
+    part of the votes on a query that is expected to name its right class: where noise would drown
+    even their lead the request is refused, unspent. None: labels are asked for all the same.
     """
 
     classes: int | None = None
@@ -127,6 +130,7 @@ class Plan:
     request_id: str | None = None
     verified: bool | None = None
     task: Task | None = None
+    agreement: float | None = 1.0
 
     def __post_init__(self) -> None:
         for name, registry in (("ballot", BALLOTS), ("engine", ENGINES)):
@@ -142,6 +146,8 @@ class Plan:
             raise VoteError(
                 ErrorKind.DELTA_RANGE, field="plan.delta", got=self.delta, low=MIN_DELTA
             )
+        if self.agreement is not None and not 0 <= self.agreement <= 1:
+            raise VoteError(ErrorKind.AGREEMENT_RANGE, field="plan.agreement", got=self.agreement)
         given = {name: value for name, value in vars(self).items() if value is not None}
         if self.task is not None:
             given |= self._of_task(self.task)
@@ -273,6 +279,32 @@ class AsyncLabelClient:
         finally:
             call.cancel()
         raise VoteError(ErrorKind.COORDINATOR_UNREACHABLE, why="it ended the stream")
+
+    async def plan(self, queries: npt.ArrayLike | int, plan: Plan) -> RoundPlan:
+        """A dry run: who would be asked and what it would cost; nothing is spent or kept.
+
+        A number of queries is enough; with an array, what agents take of it is checked too.
+        """
+        request = label_pb2.PlanRoundRequest(plan=plan.message())
+        if isinstance(queries, int):
+            request.plan.queries = queries
+        else:
+            array = _rows(queries)
+            if plan.task is not None:
+                agreement.check_rows(plan.task, array, "queries")
+            request.plan.queries = len(array)
+            request.query_dtype = tensors.dtype_code(array.dtype)
+            request.query_shape.extend(array.shape[1:])
+        try:
+            answer = await _call(self._labels.PlanRound(request, timeout=_CALL_SECONDS))
+        except VoteError as error:
+            if error.kind is ErrorKind.TASK_DIFFERS and plan.task is not None:
+                raise await self._difference(plan.task) from error
+            raise
+        try:
+            return RoundPlan.from_message(answer)
+        except VoteError as error:
+            raise _nonsense(error.message) from error
 
     async def is_ready(self) -> bool:
         """Whether the service can label: every party can work and an agent attends."""
@@ -446,6 +478,13 @@ class LabelClient:
     ) -> Generator[Progress | LabelResult, None, None]:
         """Labels a batch: progress as it happens, then the result."""
         return self._iterate(self._client.stream(queries, plan, patience))
+
+    def plan(self, queries: npt.ArrayLike | int, plan: Plan) -> RoundPlan:
+        """A dry run: who would be asked and what it would cost; nothing is spent or kept.
+
+        A number of queries is enough; with an array, what agents take of it is checked too.
+        """
+        return self._wait(self._client.plan(queries, plan))
 
     def service(self) -> label_pb2.GetServiceResponse:
         """Who attends, which tasks there are, and the defaults."""

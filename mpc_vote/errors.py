@@ -83,6 +83,12 @@ class ErrorKind(enum.Enum):
         "No connected agent casts {got} ballots. Available: {want}.",
     )
     SIGMA_RANGE = (_BAD, "sigma must be a positive finite number of votes, got {got}.")
+    LEAD_DROWNED = (
+        _STATE,
+        "{why} Nothing was asked and nothing was spent; ask all the same with --yes, in Python "
+        "with Plan(agreement=None).",
+    )
+    AGREEMENT_RANGE = (_BAD, "The agreement {got} is no part of the votes; choose from 0 to 1.")
     SIGMA_BELOW_POLICY = (
         _BAD,
         "sigma {got:g} is below the minimum that {who} accepts, {want:g}. Ask for at least that.",

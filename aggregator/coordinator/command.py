@@ -12,7 +12,7 @@ from aggregator.coordinator.attendance import Attendance
 from aggregator.coordinator.enrolment import EnrolmentServicer, RenewalServicer
 from aggregator.coordinator.label_service import LabelServicer
 from aggregator.coordinator.model_service import ModelServicer
-from aggregator.coordinator.requests import Defaults
+from aggregator.coordinator.roster import Defaults
 from aggregator.coordinator.rounds import RoundRunner
 from aggregator.coordinator.settings import CoordinatorSettings
 from aggregator.coordinator.tokens import TOKENS, Tokens

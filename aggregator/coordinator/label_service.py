@@ -13,15 +13,10 @@ import grpc
 from aggregator.coordinator.admission import AdmissionControl
 from aggregator.coordinator.archive import COMPLETE, Archive, Labels, RoundRecord
 from aggregator.coordinator.attendance import Attendance, find_task
-from aggregator.coordinator.requests import (
-    Defaults,
-    Queries,
-    in_time,
-    make_spec,
-    read_digest,
-    read_plan,
-    read_queries,
-)
+from aggregator.coordinator.dry_run import dry_run
+from aggregator.coordinator.planner import make_spec
+from aggregator.coordinator.requests import Queries, in_time, read_digest, read_plan, read_queries
+from aggregator.coordinator.roster import Defaults
 from aggregator.coordinator.rounds import Round, RoundRunner
 from aggregator.coordinator.turns import Turns
 from mpc_vote.errors import ErrorKind, VoteError
@@ -198,6 +193,22 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
         self._places.release(time.monotonic() - round_.started)
 
     @rpc.allowed(Role.CLIENT)
+    async def PlanRound(
+        self, request: label_pb2.PlanRoundRequest, context: Any
+    ) -> label_pb2.PlanRoundResponse:
+        response = await self._turns.do(
+            rpc.caller().name,
+            dry_run,
+            request,
+            self._attendance.present(),
+            self._defaults,
+            await self._runner.round_trip(),
+            self._ledger,
+        )
+        response.unready_parties.extend(await self._unready())
+        return response
+
+    @rpc.allowed(Role.CLIENT)
     async def GetRound(
         self, request: label_pb2.GetRoundRequest, context: Any
     ) -> label_pb2.GetRoundResponse:
@@ -289,8 +300,12 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
 
 
 def _fingerprint(plan: label_pb2.LabelPlan, digest: bytes) -> bytes:
-    """What must be the same where a request id is: plan and queries."""
-    return plan.SerializeToString(deterministic=True) + digest
+    """What must be the same where a request id is: plan and queries, whatever is expected of
+    them."""
+    same = label_pb2.LabelPlan()
+    same.CopyFrom(plan)
+    same.ClearField("agreement")
+    return same.SerializeToString(deterministic=True) + digest
 
 
 async def _holding(held: contextlib.AsyncExitStack, opening: Awaitable[Round]) -> Round:

@@ -44,7 +44,7 @@ from mpc_vote.voting.spec import Spec
 log = logging.getLogger(__name__)
 
 # What our own students take.
-_PACKAGES = ("torch", "safetensors")
+_PACKAGES = ("torch", "safetensors", "scipy")
 # Points that a new model is tried on.
 _TRIED = 100
 # Labels times points: propagation holds such a matrix several times over, some 500 MiB in all.

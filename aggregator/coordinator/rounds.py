@@ -21,7 +21,6 @@ import numpy as np
 
 from aggregator.coordinator.archive import Archive, Labels
 from aggregator.coordinator.attendance import Attendance, Responses
-from aggregator.coordinator.requests import warnings
 from mpc_vote.argmax.engine import reduced
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.privacy import accountant
@@ -29,6 +28,7 @@ from mpc_vote.privacy.ledger import BudgetExhausted, Ledger
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import common_pb2, label_pb2, party_pb2, party_pb2_grpc
 from mpc_vote.transport import rpc, tensors
+from mpc_vote.voting import forecast
 from mpc_vote.voting.spec import Spec
 
 log = logging.getLogger(__name__)
@@ -177,7 +177,7 @@ class RoundRunner:
     async def _run(self, round_: Round) -> None:
         spec = round_.spec
         opened = label_pb2.RoundOpened(
-            spec=spec.message, spec_digest=spec.digest, warnings=warnings(spec)
+            spec=spec.message, spec_digest=spec.digest, warnings=forecast.warnings(spec)
         )
         await round_.tell(Event(opened=opened))
         request = party_pb2.OpenRoundRequest(spec=spec.wire)

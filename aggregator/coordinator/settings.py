@@ -12,6 +12,7 @@ from mpc_vote.app.config import Address, Delta, Engine, Name, Parties, Positive,
 from mpc_vote.argmax.registry import TABLE
 from mpc_vote.learning import students
 from mpc_vote.privacy.ledger import LEDGER_ID
+from mpc_vote.voting import planning
 from mpc_vote.voting.limits import MAX_K, MAX_ROUNDS_AT_ONCE, MAX_TASKS
 
 
@@ -56,15 +57,17 @@ class CoordinatorSettings(RoleSettings):
     min_sigma: float = Field(
         0.1, ge=0, description="requests with less noise are refused: they would use up the budget"
     )
-    delta: Delta = Field(1e-3, description="delta at which epsilon is reported")
+    delta: Delta = Field(planning.DELTA, description="delta at which epsilon is reported")
     quorum_fraction: float = Field(
-        0.8,
+        planning.QUORUM_FRACTION,
         gt=0,
         le=1,
         description="fraction of the roster that must answer, where a request names no quorum",
     )
     collusion: int = Field(
-        1, ge=0, description="agents assumed to pool their noise, where a request does not say"
+        planning.COLLUSION,
+        ge=0,
+        description="agents assumed to pool their noise, where a request does not say",
     )
     min_k: int = Field(1, ge=1, description="agents that count fewer neighbours are on no roster")
     max_k: int = Field(
@@ -72,8 +75,8 @@ class CoordinatorSettings(RoleSettings):
     )
     student: Annotated[str, AfterValidator(students.check_student)] = Field(
         students.DEFAULT,
-        description="how the global model learns: semi_supervised; supervised: from labelled "
-        "points alone; or module:name of your own",
+        description="how the global model learns: chooser takes the best of linear, network, "
+        "propagation and prototypes; or one of these; or module:name of your own",
     )
     answer_seconds: int = Field(60, ge=1, le=3_000, description="time that agents have to answer")
     aggregate_seconds: Positive = Field(300.0, description="time for the secure argmax")

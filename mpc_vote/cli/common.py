@@ -172,16 +172,30 @@ def check_labels_file(path: Path | None, task: Task | None) -> None:
 
 
 def write_labels(
-    path: Path, labels: npt.NDArray[np.int64], task: Task | None, inputs: Inputs | None = None
+    path: Path,
+    labels: npt.NDArray[np.int64],
+    task: Task | None,
+    inputs: Inputs | None = None,
+    asked: npt.NDArray[np.int64] | None = None,
 ) -> None:
-    """Labels as an .npy file of numbers, or in a table by name beside what they belong to."""
+    """Labels as an .npy file of numbers, or in a table by name beside what they belong to.
+
+    Where only the rows in these places were `asked` about, the others have an empty label, -1 in an
+    .npy file.
+    """
     if path.suffix.lower() in TABLES and task is not None:
-        names = label_names(labels, task)
         if inputs is None:
             lines = range(1, len(labels) + 1)
             inputs = Inputs(Path(), labels, lines, [], label_column(task))
+        names: list[str | None] = [None] * len(inputs)
+        places = range(len(inputs)) if asked is None else asked.tolist()
+        for place, name in zip(places, label_names(labels, task), strict=True):
+            names[place] = name
         write_labelled(path, inputs, names)
         return
+    if asked is not None and inputs is not None:
+        some, labels = labels, np.full((len(inputs), *labels.shape[1:]), -1, dtype=np.int64)
+        labels[asked] = some
     with path.open("wb") as file:
         np.save(file, labels)
 

@@ -137,6 +137,8 @@ def _run(settings: ExperimentSettings, name: str, given: str) -> None:
         raise CommandError(str(error)) from error
     store = ResultStore(settings.cache or settings.out / "cache")
     with _progress(out) as (tell, done):
+        if experiment.prepare is not None:
+            data = experiment.prepare(data, store, tell)
         context = ArmContext(data, store, settings.workers, tell)
         results = experiments.run(experiment, seeds, context, done)
     page_width = None if out.is_terminal else _PAGE_WIDTH

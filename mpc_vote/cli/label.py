@@ -17,6 +17,7 @@ from rich.text import Text
 from mpc_vote.app import process
 from mpc_vote.app.config import Ballot, ConfigError
 from mpc_vote.app.process import Interrupted
+from mpc_vote.cli import dry_run
 from mpc_vote.cli.common import (
     ClientSettings,
     check_labels_file,
@@ -29,10 +30,12 @@ from mpc_vote.cli.common import (
     write_json,
     write_labels,
 )
+from mpc_vote.cli.selection import select
 from mpc_vote.client import AsyncLabelClient, LabelResult, Plan, Progress
 from mpc_vote.data.readers import BadRows
 from mpc_vote.errors import VoteError
 from mpc_vote.privacy.rounding import round_up
+from mpc_vote.tasks import Task
 
 
 class LabelSettings(ClientSettings):
@@ -51,9 +54,10 @@ class LabelSettings(ClientSettings):
     bad_rows: BadRows = Field(
         "refuse", description="rows that are no inputs of the task: refuse or skip"
     )
-    out: Path = Field(
+    out: Path | None = Field(
+        None,
         description="file to write the labels to: numbers to .npy; with a task also .csv, .tsv or "
-        ".parquet, by name, beside the queries"
+        ".parquet, by name, beside the queries",
     )
     classes: int | None = Field(
         None, description="number of classes (multi_label: of attributes), without a task"
@@ -69,6 +73,21 @@ class LabelSettings(ClientSettings):
         None,
         description="whether ballots are shared so that none can hold more votes than allowed; by "
         "default they are, where the kind of ballot can be verified",
+    )
+    agreement: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="expected part of the votes for the right class: where noise would drown even "
+        "their lead nobody is asked (all of them if left out)",
+    )
+    yes: bool = Field(False, description="ask even if noise drowns the lead")
+    dry_run: bool = Field(False, description="show who would be asked and at what cost; ask nobody")
+    select: int | None = Field(
+        None, ge=1, description="ask about so many representatives of the rows, in task features"
+    )
+    weights: Path | None = Field(
+        None, description="with --select: weights of the task's feature map, if it has some"
     )
     request_id: str | None = Field(
         None, description="id of this request: asking again with the same id is never charged twice"
@@ -87,10 +106,36 @@ async def _main(settings: LabelSettings) -> None:
     task = load_task(settings.task)
     if task is None and settings.classes is None:
         raise ConfigError("--task: is missing: pass the task's file, or --classes without a task")
+    if settings.out is None and not settings.dry_run:
+        raise ConfigError("--out: is missing: pass --out, or --dry-run to ask nobody")
     inputs = read_rows(settings.queries, task, settings.bad_rows)
     check_labels_file(settings.out, task)
     check_writable(settings.json_path)
-    plan = Plan(
+    rows, asked = inputs.rows, None
+    if settings.select is not None:
+        asked = select(rows, settings.select, task, settings.weights)
+        rows = rows[asked]
+    plan = _plan(settings, task)
+    out = console(settings.json_path, markup=False)
+    async with connect(settings) as client:
+        if settings.out is None or settings.dry_run:
+            planned = await client.plan(rows, plan)
+            agreed = dry_run.AGREEMENTS if settings.agreement is None else (settings.agreement,)
+            dry_run.show(out, planned, agreed)
+            write_json(settings.json_path, dry_run.figures(planned, agreed))
+            return
+        result = await _label(client, rows, plan, out, settings, settings.out)
+    write_labels(settings.out, result.labels, task, inputs, asked)
+    _show(out, result, settings.out)
+    told = figures(result)
+    if asked is not None:
+        told["selected"] = asked.tolist()
+    write_json(settings.json_path, told)
+
+
+def _plan(settings: LabelSettings, task: Task | None) -> Plan:
+    agreement = 1.0 if settings.agreement is None else settings.agreement
+    return Plan(
         classes=settings.classes,
         ballot=settings.ballot,
         sigma=settings.sigma,
@@ -102,28 +147,30 @@ async def _main(settings: LabelSettings) -> None:
         request_id=settings.request_id,
         verified=settings.verified,
         task=task,
+        agreement=None if settings.yes else agreement,
     )
-    out = console(settings.json_path, markup=False)
-    async with connect(settings) as client:
-        result = await _label(client, inputs.rows, plan, out, settings)
-    write_labels(settings.out, result.labels, task, inputs)
-    _show(out, result, settings.out)
-    write_json(settings.json_path, figures(result))
 
 
 async def _label(
-    client: AsyncLabelClient, queries: Any, plan: Plan, out: Console, settings: LabelSettings
+    client: AsyncLabelClient,
+    queries: Any,
+    plan: Plan,
+    out: Console,
+    settings: LabelSettings,
+    file: Path,
 ) -> LabelResult:
     """The result; whoever interrupts it hears what becomes of the round."""
     rounds: list[str] = []
     try:
         return await follow(client, queries, plan, out, settings.patience, rounds.append)
     except asyncio.CancelledError:
-        why = await _interrupted(client, rounds[-1] if rounds else "", settings)
+        why = await _interrupted(client, rounds[-1] if rounds else "", settings, file)
         raise Interrupted(why) from None
 
 
-async def _interrupted(client: AsyncLabelClient, round_id: str, settings: LabelSettings) -> str:
+async def _interrupted(
+    client: AsyncLabelClient, round_id: str, settings: LabelSettings, file: Path
+) -> str:
     """Cancels the round if it costs nothing yet, and says what to do if it does."""
     if not round_id:
         return "interrupted before a round was opened; `mpc-vote rounds` lists one if there is any"
@@ -138,7 +185,7 @@ async def _interrupted(client: AsyncLabelClient, round_id: str, settings: LabelS
     fetch = [
         *("mpc-vote", "rounds", "--certs", str(settings.certs)),
         *("--coordinator", settings.coordinator, "--coordinator-name", settings.coordinator_name),
-        *("--round", round_id, "--out", str(settings.out)),
+        *("--round", round_id, "--out", str(file)),
     ]
     return f"interrupted: round {round_id} {state}; fetch its labels with: {shlex.join(fetch)}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -14,13 +14,10 @@ from mpc_vote.app.config import Ballot, LogLevel, Name, Settings
 from mpc_vote.app.process import CommandError
 from mpc_vote.cli import task_report
 from mpc_vote.cli.common import check_writable, console, write_json
-from mpc_vote.tasks import Task, TaskError, Vote
-from mpc_vote.tasks.toml import dump
+from mpc_vote.learning.drafting import DEFAULT_K
+from mpc_vote.tasks import Task, TaskError
 from mpc_vote.voting.ballots import KNN_COUNT
 from mpc_vote.voting.limits import MAX_K
-
-if TYPE_CHECKING:
-    from mpc_vote.data.sample import Draft, Wishes
 
 _USAGE = """usage: mpc-vote task init --sample PUBLIC --label COLUMN --out task.toml
        mpc-vote task check FILE [--data MINE]
@@ -29,7 +26,6 @@ _USAGE = """usage: mpc-vote task init --sample PUBLIC --label COLUMN --out task.
 A task is the one public file that all members of a federation agree on. `mpc-vote task init --help`
 and the like say more."""
 
-_K = 20
 _SIZE = re.compile(r"(\d{1,4})x(\d{1,4})")
 
 
@@ -67,7 +63,7 @@ class InitSettings(Settings):
         None, description="its file or folder of weights, if no package brings them"
     )
     ballot: Ballot = Field(KNN_COUNT, description="kind of ballot")
-    k: int = Field(_K, ge=1, le=MAX_K, description="neighbours that vote, for kNN ballots")
+    k: int = Field(DEFAULT_K, ge=1, le=MAX_K, description="neighbours that vote, for kNN ballots")
     reach: float | None = Field(
         None, gt=0, lt=1, description="share of the queries within which neighbours must lie"
     )
@@ -145,8 +141,7 @@ def _named(arguments: Sequence[str]) -> list[str]:
 
 async def _init_main(settings: InitSettings) -> None:
     from mpc_vote.data.sample import Wishes
-    from mpc_vote.learning.features.by_task import check_features
-    from mpc_vote.learning.features.draft import draft_features
+    from mpc_vote.learning.drafting import draft_task
 
     if settings.out.exists() and not settings.overwrite:
         raise CommandError(f"{settings.out} is there already: pass --overwrite to replace it")
@@ -162,47 +157,23 @@ async def _init_main(settings: InitSettings) -> None:
         settings.ballot.attributes,
     )
     try:
-        draft = _draft(settings.sample, wishes)
-        features = draft_features(draft.input, settings.map, settings.model, settings.weights)
-        drafted = Task(
-            settings.name or _name(settings.sample),
-            tuple(draft.classes),
-            draft.input,
-            features,
-            _vote(settings, len(draft.classes)),
+        drafted = draft_task(
+            settings.sample,
+            wishes,
+            name=settings.name,
+            feature_map=settings.map,
+            model=settings.model,
+            weights=settings.weights,
+            ballot=settings.ballot,
+            k=settings.k,
+            reach=settings.reach,
         )
-        text = dump(drafted, task_report.comments(settings.sample.name, draft.rows))
-        task = Task.parse(text)
-        check_features(task)
     except (ValueError, FileNotFoundError, ConnectionError) as error:
         raise CommandError(str(error)) from error
-    settings.out.write_text(text, encoding="utf-8")
+    settings.out.write_text(drafted.text, encoding="utf-8")
     out = console(None, markup=False)
-    task_report.show_task(out, task)
-    task_report.show_draft(out, draft, settings.sample, settings.out)
-
-
-def _draft(sample: Path, wishes: Wishes) -> Draft:
-    from mpc_vote.data.readers.sheet import read_sheet
-    from mpc_vote.data.sample import draft_lines, draft_pictures, draft_sheet
-
-    if sample.is_dir():
-        return draft_pictures(sample, wishes)
-    if sample.suffix.lower() == ".txt" and sample.is_file():
-        return draft_lines(sample, wishes)
-    return draft_sheet(read_sheet(sample), wishes)
-
-
-def _vote(settings: InitSettings, classes: int) -> Vote:
-    kind = settings.ballot
-    tau = max(1, classes // 2) if kind.needs_tau else 0
-    return Vote(kind, settings.k if kind.needs_k else 0, settings.reach, tau)
-
-
-def _name(sample: Path) -> str:
-    """A name that tasks can have, from the sample's."""
-    stem = re.sub(r"[^a-z0-9]+", "-", sample.resolve().stem.lower()).strip("-")
-    return stem[:63].strip("-") or "task"
+    task_report.show_task(out, drafted.task)
+    task_report.show_draft(out, drafted.draft, settings.sample, settings.out)
 
 
 def _size(text: str | None) -> tuple[int, int] | None:

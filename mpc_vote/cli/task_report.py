@@ -17,14 +17,6 @@ if TYPE_CHECKING:
 _SHOWN = 8
 
 
-def comments(sample: str, rows: int) -> tuple[str, ...]:
-    """For the head of a drafted task."""
-    return (
-        f"Drafted by mpc-vote task init from {sample} ({rows:,} rows), which must be public:",
-        "all who take part read this file, and every vote depends on it.",
-    )
-
-
 def show_digest(out: Console, task: Task) -> None:
     """What members compare."""
     out.print(f"digest: {task.digest.hex()}", soft_wrap=True)

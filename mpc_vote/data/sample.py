@@ -212,7 +212,7 @@ def _number(
     there = values[np.isfinite(values)]
     if len(there) == 0:
         return None, "is left out: it is empty in the sample"
-    center, scale = _measure(there)
+    center, scale = center_and_scale(there)
     if not 0 < scale < MAX_SIZE:
         return None, "is left out: it is the same everywhere in the sample"
     whole = bool((there == np.round(there)).all())
@@ -222,8 +222,8 @@ def _number(
     return NumberColumn(name, _rounded(center), _rounded(scale)), note
 
 
-def _measure(there: npt.NDArray[np.float64]) -> tuple[float, float]:
-    """The center and scale of numbers."""
+def center_and_scale(there: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """Of a public column's numbers, of which there is at least one; a scale of 0 is of no use."""
     if len(np.unique(there)) == 2:
         return float(there.mean()), float(np.ptp(there)) / math.sqrt(2)
     within = np.clip(there, *np.quantile(there, _USUAL))

@@ -248,11 +248,11 @@ class _Records(abc.ABC):
                 for round_id, text, note, charged_at in rows
             ]
 
-    def spent(self, level: Level, delta: float) -> float:
-        """The epsilon of everything ever charged."""
+    def spent(self, level: Level, delta: float, *planned: Mechanism) -> float:
+        """The epsilon of everything ever charged, and of what is planned besides."""
         with self._lock:
             self._read_new()
-            return epsilon_of_totals(self._totals, level, delta)
+            return epsilon_of_totals(self._totals + totals(planned), level, delta)
 
     def remaining(self) -> dict[Level, float]:
         """Limit less spend for each limited level. A guide only: epsilons do not simply add."""

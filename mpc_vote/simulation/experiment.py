@@ -121,6 +121,8 @@ class Experiment:
     delta: float
     # How the data is divided, where an arm does not say so.
     setting: Any = None
+    # What is made of the data before it is divided, where that takes long; the store keeps it.
+    prepare: Callable[[Data, ResultStore, Tell], Data] | None = None
     notes: tuple[str, ...] = ()
     # Whether epsilons hold at the other level too: not where a record is held by several agents.
     both_levels: bool = True

@@ -11,6 +11,11 @@ from mpc_vote.proto.mpcvote.v1 import common_pb2
 from mpc_vote.voting.ballots import BallotKind
 from mpc_vote.voting.spec import Spec
 
+# What a service does where nobody says otherwise, and plans without a service assume.
+DELTA = 1e-3
+QUORUM_FRACTION = 0.8
+COLLUSION = 1
+
 
 def draft(
     kind: BallotKind,

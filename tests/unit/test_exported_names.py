@@ -9,10 +9,12 @@ import pytest
 PUBLIC = {
     "mpc_vote": {
         "AsyncLabelClient",
+        "Forecast",
         "LabelClient",
         "LabelResult",
         "Plan",
         "Progress",
+        "RoundPlan",
         "VoteError",
     },
     "mpc_vote.argmax": {

@@ -24,11 +24,12 @@ def check_output(out: Path) -> None:
     import pyarrow  # noqa: F401  what writing takes is asked for now, too
 
 
-def write_labelled(out: Path, source: Inputs | Path, names: Sequence[str]) -> None:
+def write_labelled(out: Path, source: Inputs | Path, names: Sequence[str | None]) -> None:
     """Writes a table's rows with their labels, .csv, .tsv or .parquet by the name of `out`.
 
     The new column has the task's name for it; if the file has such a column already, `label`, then
-    `label_2` and so on. Rows that were skipped have an empty label. What is no table, as
+    `label_2` and so on. Rows that were skipped, and those whose name is None, have an
+    empty label. What is no table, as
     pictures and arrays are, becomes one of the file or row and its label.
     """
     check_output(out)
@@ -59,7 +60,7 @@ def _free(sheet: Sheet, wanted: str) -> str:
     return next(name for name in chain((wanted, "label"), further) if name not in taken)
 
 
-def _write(out: Path, sheet: Sheet, column: str, names: Mapping[Line, str]) -> None:
+def _write(out: Path, sheet: Sheet, column: str, names: Mapping[Line, str | None]) -> None:
     labels = [names.get(line) for line in sheet.lines]
     if out.suffix.lower() == ".parquet":
         _write_parquet(out, sheet.table, column, labels)

@@ -21,10 +21,22 @@ from mpc_vote.learning.students.classifier import Classifier, GlobalModel
 
 GROUP = "mpc_vote.students"
 OWN = {
-    "semi_supervised": "mpc_vote.learning.students.semi_supervised:SemiSupervised",
-    "supervised": "mpc_vote.learning.students.supervised:Supervised",
+    "chooser": "mpc_vote.learning.students.chooser:Chooser",
+    "linear": "mpc_vote.learning.students.linear:Linear",
+    "network": "mpc_vote.learning.students.supervised:Supervised",
+    "propagation": "mpc_vote.learning.students.propagation:Propagation",
+    "prototypes": "mpc_vote.learning.students.prototypes:Prototypes",
 }
-DEFAULT = "semi_supervised"
+DEFAULT = "chooser"
+# What a file may say of how it is read.
+_READERS = {
+    "estimator": "mpc_vote.learning.students.estimator:EstimatorModel",
+    "linear": "mpc_vote.learning.students.linear:LinearModel",
+    "network": "mpc_vote.learning.students.supervised:Student",
+    "prototypes": "mpc_vote.learning.students.prototypes:PrototypeStudent",
+}
+# What models of version 0.2 were trained by.
+_FORMER = {"semi_supervised": "propagation", "supervised": "network"}
 
 
 @dataclass(frozen=True)
@@ -56,17 +68,37 @@ class StudentFactory(Protocol):
 
 def check_student(name: str) -> str:
     """A name that stands for a student; nothing is loaded."""
-    plugins.place(GROUP, OWN, name)
+    plugins.place(GROUP, OWN, _FORMER.get(name, name))
     return name
 
 
 def find_student(name: str) -> StudentFactory:
     """What trains the student of this name; its code is loaded."""
-    factory: StudentFactory = plugins.load(GROUP, OWN, name)
+    factory: StudentFactory = plugins.load(GROUP, OWN, _FORMER.get(name, name))
     for method in ("train", "load"):
         if not callable(getattr(factory, method, None)):
             raise plugins.PluginError(f"{name!r} is no student: it has no {method}()")
     return factory
+
+
+def load_model(path: str | Path, student: str = "") -> Classifier:
+    """A trained model from its file, such as a client has fetched.
+
+    Models of this project say in their file how they are read. A plug-in's file may be of any
+    format: name the `student` that made it, as its coordinator was told. A file is never asked
+    which plug-in to load, as that would run code of its choice.
+    """
+    if student:
+        return find_student(student).load(Path(path))
+    from mpc_vote.learning.students import model_file
+
+    stored = model_file.read(path)
+    # Files of version 0.2 are networks, and don't say so.
+    reader = stored.own.get(model_file.READER, "network")
+    if reader not in _READERS:
+        raise ValueError(f"{path}: a model of {reader!r}: pass the student that made it")
+    model: Classifier = plugins.load("", _READERS, reader).load(Path(path))
+    return model
 
 
 def check_model(model: object, classes: int) -> GlobalModel:

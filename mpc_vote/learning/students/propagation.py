@@ -1,142 +1,95 @@
-"""Labels of a few points, some of them wrong, spread over all points.
+"""The student that makes the most of few noisy labels: they are spread over all public points.
 
-Labels walk along the graph of nearest neighbours (Zhou et al., "Learning with local and global
-consistency"). A label that the walk from the other labels contradicts is doubted.
+What then learns from all points is a convolutional network where they are images, made consistent
+by distorted views. Of vectors it is a linear model or a network, whichever tells more of the spread
+labels of points that it has not learnt from.
 """
 
 from __future__ import annotations
 
-import math
-from typing import NamedTuple
-
 import numpy as np
 import torch
-from torch.nn import functional
 
-from mpc_vote.data.dataset import FloatArray, LabelArray, check_labels, check_points
-from mpc_vote.learning.nets.optimisers import one_thread
+from mpc_vote.learning.students import load_model
+from mpc_vote.learning.students.classifier import GlobalModel
+from mpc_vote.learning.students.folds import stratified
+from mpc_vote.learning.students.lesson import Doubles, Lesson, Places
+from mpc_vote.learning.students.linear import LinearHead, LinearModel
+from mpc_vote.learning.students.semi_supervised import (
+    SemiSupervisedRecipe,
+    fit_told,
+    hard,
+    train_semi_supervised,
+)
+from mpc_vote.learning.students.single import SingleStudent
+from mpc_vote.learning.students.spreading import Walks
+from mpc_vote.learning.students.supervised import Student
 
-_WALK = 2.0
-_CLEANINGS, _SHARPNESS = 10, 4.0
-_WRONG_AT_FIRST, _WRONG_LEAST, _WRONG_MOST = 0.05, 0.02, 0.5
-_SOLVER_STEPS, _SOLVER_ERROR = 300, 1e-10
-_ROWS = 512
-
-
-class PropagatedLabels(NamedTuple):
-    """What the labels say of all public points."""
-
-    scores: FloatArray
-    """(n, classes): rows sum to 1, or to 0 where no label can be reached."""
-    cleaned: FloatArray
-    """(asked, classes): the likely true labels of the asked points."""
-    wrong: float
-    """The estimated share of wrong labels among the asked ones."""
-
-
-def propagate(
-    features: FloatArray, asked: LabelArray, labels: LabelArray, classes: int
-) -> PropagatedLabels:
-    """Spread the labels of the `asked` rows along the graph of nearest neighbours.
-
-    How many labels are wrong is estimated alongside (expectation maximisation): each label is
-    weighed against what all the others say of its point, for some rounds. Where the others bring
-    less than the mean mass of a class, they say little: a class with a single label keeps it.
-    """
-    check_asked(features, asked, labels, classes)
-    if features.ndim != 2:
-        raise ValueError(f"features must be vectors, (n, d), got shape {features.shape}")
-    with one_thread():
-        reach = _reach(torch.from_numpy(features), torch.from_numpy(asked)).double()
-    given = functional.one_hot(torch.from_numpy(labels), classes).double()
-    others = reach[asked].fill_diagonal_(0.0)
-    total = reach.sum(dim=0)
-    cleaned, wrong = given, _WRONG_AT_FIRST
-    for _ in range(_CLEANINGS):
-        mass = others @ _by_class(cleaned, total)
-        belief = (1 + len(features) * mass) ** _SHARPNESS
-        cleaned = rows_to_one(
-            belief * torch.where(given > 0, 1 - wrong, wrong / max(1, classes - 1))
-        )
-        wrong = min(_WRONG_MOST, max(_WRONG_LEAST, 1 - (cleaned * given).sum(dim=1).mean().item()))
-    scores = rows_to_one(reach @ _by_class(cleaned, total))
-    return PropagatedLabels(scores.float().numpy(), cleaned.float().numpy(), wrong)
+# In the service somebody waits.
+_IMAGE_STEPS, _VECTOR_STEPS, _TRIAL_STEPS = 1000, 400, 200
+_DECAY = 1e-3
+# How much more of the spread labels a network must tell to be worth its chances.
+_GAIN = 0.01
 
 
-def check_asked(x: FloatArray, asked: LabelArray, labels: LabelArray, classes: int) -> None:
-    """Refuse `asked` rows of `x` that are not distinct, or lack a label each."""
-    check_points(x)
-    check_labels(labels, classes)
-    if asked.dtype != np.int64 or asked.shape != labels.shape or len(asked) == 0:
-        raise ValueError(
-            f"each asked row (int64) needs its label, got {asked.dtype} {asked.shape} "
-            f"and {labels.shape}"
-        )
-    if asked.min() < 0 or asked.max() >= len(x) or len(np.unique(asked)) < len(asked):
-        raise ValueError(f"asked rows must be distinct and in 0..{len(x) - 1}")
+class Propagation(SingleStudent):
+    """The student of that name."""
+
+    load = staticmethod(load_model)
+
+    def __init__(self, lesson: Lesson) -> None:
+        super().__init__(lesson)
+        self._walks = Walks(lesson.public.vectors, lesson.asked)
+        self._places = np.full(len(lesson.public), -1)
+        self._places[lesson.asked] = np.arange(len(lesson.asked))
+
+    def guess(self, part: Lesson, rows: Places) -> Doubles:
+        """By the spread labels themselves."""
+        held, told = self._places[rows], self._places[part.asked]
+        return self._walks.guess(held, told, part.labels, part.classes)
+
+    def learn(self) -> GlobalModel:
+        lesson = self.lesson
+        spread = self._walks.spread(lesson.labels, lesson.classes)
+        if lesson.public.images:
+            return train_semi_supervised(
+                lesson.public.x,
+                lesson.asked,
+                lesson.labels,
+                lesson.classes,
+                lesson.seed,
+                SemiSupervisedRecipe(steps=_IMAGE_STEPS),
+                spread=spread,
+                on_progress=lesson.on_progress,
+            )
+        model = _best_of_vectors(lesson, hard(spread.scores).numpy().astype(np.float64))
+        agreement = model.agreement(lesson.public.x[lesson.asked], lesson.labels)
+        model.metrics |= {"agreement": agreement, "wrong_labels": spread.wrong}
+        lesson.tell(1, 1, 1 - agreement)
+        return model
 
 
-def _by_class(labels: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
-    """Labels (asked, classes) scaled so that every class spreads the same mass over all points.
+def _best_of_vectors(lesson: Lesson, told: Doubles) -> LinearModel | Student:
+    """A linear model or a network, whichever suits the labels told, (n, classes)."""
+    known = np.flatnonzero(told.sum(axis=1) > 0)
+    labels = told.argmax(axis=1)
+    half = stratified(labels[known], 2, np.random.default_rng(lesson.seed))
+    shown, held = known[half == 0], known[half == 1]
+    x = lesson.public.x[held]
 
-    Without it a class with a few more labels, or in denser parts, floods its neighbours.
-    """
-    return labels / (total @ labels + 1e-12)
+    def network(rows: Places, steps: int) -> Student:
+        targets = torch.zeros(told.shape)
+        targets[rows] = torch.from_numpy(told[rows]).float()
+        fitted, loss = fit_told(lesson.public.inputs, targets, lesson.seed, steps)
+        return Student(fitted, {"loss": loss}, features=lesson.public.input_features)
 
+    head = LinearHead(lesson.public.vectors)
 
-def rows_to_one(table: torch.Tensor) -> torch.Tensor:
-    """Rows scaled to a sum of 1; rows of zeros stay."""
-    total = table.sum(dim=1, keepdim=True)
-    return torch.where(total > 1e-30, table / total.clamp_min(1e-30), 0.0)
+    def linear(rows: Places) -> LinearModel:
+        affine = head.fit(rows, told[rows], _DECAY)
+        return LinearModel(lesson.public.see, lesson.public.shape, affine)
 
-
-def _reach(features: torch.Tensor, asked: torch.Tensor) -> torch.Tensor:
-    """How strongly a random walk from each asked point visits every point, (n, asked).
-
-    These columns of (I - a S)^-1, S the normalised graph, are found by conjugate gradients. The
-    walk is long enough to pass from one asked point to the next.
-    """
-    count = len(features)
-    onward = 1 - min(0.5, len(asked) / (_WALK * count))
-    graph = _graph(features, round(math.log(count)))
-    answer, rest = torch.zeros(count, len(asked)), torch.zeros(count, len(asked))
-    rest[asked, torch.arange(len(asked))] = 1.0
-    ahead, size = rest.clone(), torch.ones(len(asked))
-    for _ in range(_SOLVER_STEPS):
-        moved = ahead - onward * torch.sparse.mm(graph, ahead)
-        step = size / (ahead * moved).sum(dim=0).clamp_min(1e-30)
-        answer += step * ahead
-        rest -= step * moved
-        before, size = size, (rest**2).sum(dim=0)
-        if size.max() < _SOLVER_ERROR:
-            break
-        ahead = rest + size / before.clamp_min(1e-30) * ahead
-    return answer.clamp_min(0.0)
-
-
-def _graph(features: torch.Tensor, neighbours: int) -> torch.Tensor:
-    """Sparse symmetric weights of nearest neighbours, divided by the roots of both degrees.
-
-    Each distance is taken on the scale of the surroundings of its two points (Zelnik-Manor and
-    Perona), so that dense and thin parts are alike.
-    """
-    count = len(features)
-    near = [
-        torch.cdist(part, features).topk(min(neighbours + 1, count), largest=False)
-        for part in torch.split(features, _ROWS)
-    ]
-    distance = torch.cat([part.values for part in near])
-    column = torch.cat([part.indices for part in near])
-    row = torch.arange(count)[:, None].expand_as(column)
-    scale = distance[:, -1].clamp_min(1e-12)
-    weight = torch.exp(-(distance**2) / (scale[:, None] * scale[column]))
-    edge = torch.cat([row * count + column, column * count + row]).flatten()
-    kept, place = torch.unique(edge, return_inverse=True)
-    weights = torch.zeros(len(kept)).scatter_reduce(0, place, weight.repeat(2, 1).flatten(), "amax")
-    row, column = kept // count, kept % count
-    weights = torch.where(row == column, 0.0, weights)
-    degree = torch.zeros(count).index_add(0, row, weights).clamp_min(1e-12)
-    weights = weights / (degree[row] * degree[column]).sqrt()
-    return torch.sparse_coo_tensor(
-        torch.stack([row, column]), weights, (count, count), check_invariants=True
-    ).coalesce()
+    gain = network(shown, _TRIAL_STEPS).agreement(x, labels[held]) - linear(shown).agreement(
+        x, labels[held]
+    )
+    return network(known, _VECTOR_STEPS) if gain > _GAIN else linear(known)

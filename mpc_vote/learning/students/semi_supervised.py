@@ -22,21 +22,19 @@ import torch
 from torch.nn import functional
 
 from mpc_vote.data.dataset import FloatArray, LabelArray
-from mpc_vote.learning.features.maps import feature_map, raw
+from mpc_vote.learning.features.maps import raw
 from mpc_vote.learning.nets.augmentation import augment_at_random
 from mpc_vote.learning.nets.networks import Architecture, Network, Progress, predict_scores
 from mpc_vote.learning.nets.optimisers import AdamW, one_cycle, one_thread
-from mpc_vote.learning.students import StudentOptions
-from mpc_vote.learning.students.propagation import check_asked, propagate, rows_to_one
-from mpc_vote.learning.students.supervised import Student, train_student
+from mpc_vote.learning.students.lesson import check_asked
+from mpc_vote.learning.students.spreading import PropagatedLabels, propagate, rows_to_one
+from mpc_vote.learning.students.supervised import Student
 
 _BATCH = 64
 _ROUNDS = 20
 _RATE, _DECAY, _SMOOTHING = 4e-3, 0.05, 0.1
 _FIRST_SURE_ROUND, _SURE = 6, 0.6
 _MASKED = 0.3
-# In the service, where somebody waits.
-_SERVED_STEPS = 1000
 
 
 @dataclass(frozen=True)
@@ -64,13 +62,14 @@ def train_semi_supervised(
     recipe: SemiSupervisedRecipe,
     *,
     features: FloatArray | None = None,
+    spread: PropagatedLabels | None = None,
     on_progress: Progress | None = None,
     validation: tuple[FloatArray, LabelArray] | None = None,
 ) -> Student:
     """Train on all public points `x`, of which the rows `asked` have `labels`, some of them wrong.
 
     Neighbours are sought among `features` (n, d), one row for each point, or else among the points
-    themselves. `validation` is only scored, never trained on.
+    themselves; or the labels were `spread` already. `validation` is only scored, never trained on.
     """
     check_asked(x, asked, labels, classes)
     if features is not None and len(features) != len(x):
@@ -79,9 +78,10 @@ def train_semi_supervised(
         raise ValueError(f"training needs at least two points, got {len(x)}")
     metrics: dict[str, float] = {}
     if recipe.propagate:
-        spread = propagate(raw(x) if features is None else features, asked, labels, classes)
+        if spread is None:
+            spread = propagate(raw(x) if features is None else features, asked, labels, classes)
         metrics["wrong_labels"] = spread.wrong
-        told = _hard(spread.scores)
+        told = hard(spread.scores)
     else:
         told = torch.zeros(len(x), classes)
         told[asked] = functional.one_hot(torch.from_numpy(labels), classes).float()
@@ -97,13 +97,13 @@ def train_semi_supervised(
 
     seeds = [int(part) for part in np.random.SeedSequence(seed).generate_state(fits)]
     fitted = [
-        _fit(x, told, one, recipe.steps, recipe.consistency, on_round)
+        fit_told(x, told, one, recipe.steps, recipe.consistency, on_round)
         for one in seeds[: recipe.members]
     ]
     network, loss = fitted[0]
     if recipe.members > 1:
         opinion = np.mean([predict_scores(member, x) for member, _ in fitted], axis=0)
-        network, loss = _fit(x, _hard(opinion), seeds[-1], recipe.steps, False, on_round)
+        network, loss = fit_told(x, hard(opinion), seeds[-1], recipe.steps, False, on_round)
     student = Student(network)
     student.metrics = metrics | {"loss": loss, "agreement": student.agreement(x[asked], labels)}
     if validation is not None:
@@ -111,39 +111,13 @@ def train_semi_supervised(
     return student
 
 
-class SemiSupervised:
-    """The service's student: semi-supervised where there are points without labels."""
-
-    load = staticmethod(Student.load)
-
-    @staticmethod
-    def train(
-        x: FloatArray, y: LabelArray, unlabelled: FloatArray | None, options: StudentOptions
-    ) -> Student:
-        """See `StudentFactory`."""
-        classes, seed, on_progress = options.classes, options.seed, options.on_progress
-        if unlabelled is None:
-            return train_student(x, y, classes, seed, on_progress=on_progress)
-        points = np.concatenate([x, unlabelled])
-        return train_semi_supervised(
-            points,
-            np.arange(y.size),
-            y,
-            classes,
-            seed,
-            SemiSupervisedRecipe(steps=_SERVED_STEPS),
-            features=feature_map(options.features)(points) if options.features else None,
-            on_progress=on_progress,
-        )
-
-
-def _fit(
+def fit_told(
     x: FloatArray,
     told: torch.Tensor,
     seed: int,
     steps: int,
-    consistency: bool,
-    on_round: Callable[[float], None],
+    consistency: bool = False,
+    on_round: Callable[[float], None] | None = None,
 ) -> tuple[Network, float]:
     """A network trained on distorted views of the points, and its last mean loss.
 
@@ -179,7 +153,8 @@ def _fit(
                 optimiser.step(rate)
                 losses.append(loss.item())
             loss_mean = float(np.mean(losses))
-            on_round(loss_mean)
+            if on_round is not None:
+                on_round(loss_mean)
         network.eval()
         network.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         return network, loss_mean
@@ -212,7 +187,7 @@ def _mask(vectors: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
     return torch.where(torch.rand(vectors.shape) < _MASKED, mean, vectors)
 
 
-def _hard(scores: FloatArray) -> torch.Tensor:
+def hard(scores: FloatArray) -> torch.Tensor:
     """One-hot rows of the best class; rows of zeros stay."""
     table = torch.from_numpy(scores)
     best = functional.one_hot(table.argmax(dim=1), table.shape[1])

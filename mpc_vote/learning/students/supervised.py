@@ -7,13 +7,11 @@ targets and weight decay keep the network from learning those by heart.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from mpc_vote.data.dataset import FloatArray, LabelArray
 from mpc_vote.learning.nets.networks import (
@@ -24,16 +22,18 @@ from mpc_vote.learning.nets.networks import (
     fit,
     predict_scores,
 )
-from mpc_vote.learning.students import StudentOptions
+from mpc_vote.learning.students import model_file
 from mpc_vote.learning.students.classifier import GlobalModel
+from mpc_vote.learning.students.lesson import Doubles, Lesson, Places, mapped
+from mpc_vote.learning.students.single import SingleStudent
 
-_ARCHITECTURE = "mpc_vote.architecture"
-_STEPS = 500
+_STEPS, _TRIAL_STEPS = 500, 250
 _BATCH = 32
 
 
 class Student(GlobalModel):
-    """A trained network with its metrics and the metadata it was stored with."""
+    """A trained network with its metrics and the metadata it was stored with; it takes points as
+    they are, or their `features`."""
 
     metrics: dict[str, float]
 
@@ -42,15 +42,20 @@ class Student(GlobalModel):
         network: Network,
         metrics: Mapping[str, float] | None = None,
         metadata: Mapping[str, str] | None = None,
+        features: str = "",
     ) -> None:
-        self._network = network
+        self._network, self._features = network, features
         self.metrics = dict(metrics or {})
         self.metadata = dict(metadata or {})
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one point."""
+        """The shape of one point, or of its features."""
         return self._network.architecture.shape
+
+    def on_features(self, features: str) -> Student:
+        """The same network, for points that are seen through this feature map first."""
+        return Student(self._network, self.metrics, self.metadata, features)
 
     @property
     def classes(self) -> int:
@@ -58,45 +63,30 @@ class Student(GlobalModel):
 
     def scores(self, x: FloatArray) -> FloatArray:
         """Softmax scores, (rows, classes)."""
-        return predict_scores(self._network, x)
+        return predict_scores(self._network, mapped(self._features)(x) if self._features else x)
 
     def save(self, path: str | Path, metadata: Mapping[str, str]) -> None:
         """Write safetensors, whole or not at all; `metadata` is kept beside the architecture."""
-        if _ARCHITECTURE in metadata:
-            raise ValueError(f"{_ARCHITECTURE} is written by the model itself")
-        if not all(isinstance(part, str) for item in metadata.items() for part in item):
-            raise ValueError("metadata must map strings to strings")
-        path = Path(path)
-        draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
-        stored = {**metadata, _ARCHITECTURE: self._network.architecture.to_json()}
-        try:
-            save_file(self._network.state_dict(), draft, metadata=stored)
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
+        own = {
+            model_file.READER: "network",
+            model_file.ARCHITECTURE: self._network.architecture.to_json(),
+            model_file.FEATURES: self._features,
+        }
+        model_file.write(path, self._network.state_dict(), own, metadata)
 
     @classmethod
     def load(cls, path: str | Path) -> Student:
         """Read what `save` wrote; every array is checked for name, shape, type and finiteness."""
-        path = Path(path)
-        if not path.is_file():
-            raise FileNotFoundError(f"{path}: there is no such model file")
+        stored = model_file.read(path)
         try:
-            with safe_open(path, framework="pt") as stored:
-                metadata = dict(stored.metadata() or {})
-                arrays = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
-        except SafetensorError as error:
-            raise ValueError(f"{path}: not a safetensors file ({error})") from error
-        if _ARCHITECTURE not in metadata:
-            raise ValueError(f"{path}: a safetensors file, but not of a student")
-        try:
-            network = Network(Architecture.from_json(metadata.pop(_ARCHITECTURE)))
-            _check_arrays(network.state_dict(), arrays)
+            network = Network(Architecture.from_json(stored.says(model_file.ARCHITECTURE)))
+            _check_arrays(network.state_dict(), stored.arrays)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
-        network.load_state_dict(arrays)
+        network.load_state_dict(stored.arrays)
         network.eval()
-        return cls(network, metadata=metadata)
+        features = stored.own.get(model_file.FEATURES, "")  # not in files of version 0.2
+        return cls(network, metadata=stored.metadata, features=features)
 
 
 def train_student(
@@ -105,6 +95,7 @@ def train_student(
     classes: int,
     seed: int,
     *,
+    steps: int = _STEPS,
     on_progress: Progress | None = None,
     validation: tuple[FloatArray, LabelArray] | None = None,
 ) -> Student:
@@ -114,7 +105,7 @@ def train_student(
     """
     batches = max(1, len(x) // _BATCH)
     recipe = NetworkRecipe(
-        epochs=min(200, max(5, round(_STEPS / batches))),
+        epochs=min(200, max(5, round(steps / batches))),
         batch=_BATCH,
         rate=4e-3,
         decay=0.05,
@@ -129,19 +120,22 @@ def train_student(
     return student
 
 
-class Supervised:
-    """The student that learns from labelled points alone."""
+class Supervised(SingleStudent):
+    """The student `network`: it learns from labelled points alone, whatever others there are."""
 
     load = staticmethod(Student.load)
 
-    @staticmethod
-    def train(
-        x: FloatArray, y: LabelArray, unlabelled: FloatArray | None, options: StudentOptions
-    ) -> Student:
-        """See `StudentFactory`."""
-        if unlabelled is not None:
-            raise ValueError("it learns from labelled points alone: send no others")
-        return train_student(x, y, options.classes, options.seed, on_progress=options.on_progress)
+    def guess(self, part: Lesson, rows: Places) -> Doubles:
+        """By a network of half the steps."""
+        x, classes = part.public.inputs, part.classes
+        student = train_student(x[part.asked], part.labels, classes, part.seed, steps=_TRIAL_STEPS)
+        return student.scores(x[rows]).astype(np.float64)
+
+    def learn(self) -> Student:
+        lesson = self.lesson
+        x, y = lesson.public.inputs[lesson.asked], lesson.labels
+        student = train_student(x, y, lesson.classes, lesson.seed, on_progress=lesson.on_progress)
+        return student.on_features(lesson.public.input_features)
 
 
 def _check_arrays(expected: Mapping[str, torch.Tensor], arrays: Mapping[str, torch.Tensor]) -> None:
@@ -156,5 +150,3 @@ def _check_arrays(expected: Mapping[str, torch.Tensor], arrays: Mapping[str, tor
                 f"array {name} is {array.dtype} {tuple(array.shape)}, "
                 f"not {want.dtype} {tuple(want.shape)}"
             )
-        if not bool(torch.isfinite(array).all()):
-            raise ValueError(f"array {name} holds NaN or infinity")

@@ -186,6 +186,7 @@ class _LoadRun:
             ballot=KNN_COUNT,
             sigma=settings.sigma,
             answer_seconds=_ANSWER_SECONDS,
+            agreement=None,
         )
         self._data = cluster.directory / "data"
         self._started = 0.0

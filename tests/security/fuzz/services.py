@@ -32,7 +32,7 @@ from aggregator.coordinator.attendance import Attendance
 from aggregator.coordinator.enrolment import EnrolmentServicer, RenewalServicer
 from aggregator.coordinator.label_service import LabelServicer
 from aggregator.coordinator.model_service import ModelServicer
-from aggregator.coordinator.requests import Defaults
+from aggregator.coordinator.roster import Defaults
 from aggregator.coordinator.rounds import RoundRunner
 from aggregator.coordinator.tokens import Tokens, _digest
 from aggregator.dealer.servicer import MAX_SESSIONS, DealerServicer
@@ -656,6 +656,13 @@ def coordinator_seeds() -> list[bytes]:
             call(names, "CancelRound", label_pb2.CancelRoundRequest(round_id=ROUND)),
             call(names, "ListRounds", label_pb2.ListRoundsRequest()),
             call(names, "GetService", label_pb2.GetServiceRequest()),
+            call(
+                names,
+                "PlanRound",
+                label_pb2.PlanRoundRequest(
+                    plan=plan, query_dtype=common_pb2.DTYPE_FLOAT32, query_shape=[2]
+                ),
+            ),
             call(names, "GetTask", common_pb2.GetTaskRequest(name=TASK.name)),
             call(names, "GetTask", common_pb2.GetTaskRequest(digest=TASK.digest)),
         ]
@@ -740,6 +747,7 @@ _AGENT_TYPES = [
     agent_pb2.AttendResponse,
     agent_pb2.FetchQueriesResponse,
     common_pb2.GetTaskResponse,
+    label_pb2.PlanRoundResponse,
 ]
 
 
@@ -909,7 +917,7 @@ def _mutate_agent(data: bytes, other: bytes, rng: Any) -> bytes:
 
 # A client, and what a hostile coordinator answers
 
-_CLIENT_NAMES = ["label", "train", "model", "predict", "task"]
+_CLIENT_NAMES = ["label", "train", "model", "predict", "task", "plan"]
 _CLIENT_TYPES = [
     label_pb2.RequestLabelsResponse,
     model_pb2.TrainResponse,
@@ -939,9 +947,15 @@ def _client(_: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
                 raise failure()
             return given["task"][0]
 
+        async def plan(*_: Any, **__: Any) -> Any:
+            if not given["plan"]:
+                raise failure()
+            return given["plan"][0]
+
         channel: Any = Channel(
             {
                 "GetTask": task,
+                "PlanRound": plan,
                 "RequestLabels": lambda *_, **__: Stream(given["label"]),
                 "Train": lambda *_, **__: Stream(given["train"]),
                 "GetModel": lambda *_, **__: Stream(given["model"]),
@@ -957,6 +971,7 @@ def _client(_: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
             lambda: _label(client, rows),
             lambda: _label(client, rows, TASK),
             lambda: client.task(TASK.name),
+            lambda: _plan(client),
             lambda: _train(client),
             client.model,
             lambda: _predict(client, rows),
@@ -978,6 +993,12 @@ async def _label(client: AsyncLabelClient, rows: Any, task: Task | None = None) 
     if len(result.labels) != len(rows):
         raise Finding(f"{len(result.labels)} labels for {len(rows)} queries")
     return result
+
+
+async def _plan(client: AsyncLabelClient) -> None:
+    planned = await client.plan(4, Plan(classes=3))
+    if not 0 <= planned.forecast(0.7).low <= planned.forecast(0.7).high <= 1:
+        raise Finding("a forecast is no probability")
 
 
 async def _predict(client: AsyncLabelClient, rows: Any) -> None:
@@ -1021,6 +1042,11 @@ def _client_seeds() -> list[bytes]:
             ),
             call(names, "predict", model_pb2.PredictResponse(version=1, labels=[0, 1, 2, 0])),
             call(names, "task", common_pb2.GetTaskResponse(task=agreement.to_wire(TASK))),
+            call(
+                names,
+                "plan",
+                label_pb2.PlanRoundResponse(spec=spec_message(), cost=common_pb2.Cost(delta=0.1)),
+            ),
         )
         seeds.append(Script(0, calls).encode())
     return seeds

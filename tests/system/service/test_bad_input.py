@@ -18,6 +18,8 @@ import numpy as np
 import pytest
 
 from aggregator.coordinator import attendance, requests
+from aggregator.coordinator.planner import make_spec
+from aggregator.coordinator.roster import Defaults
 from mpc_vote import client as client_module
 from mpc_vote.argmax.registry import ENGINES
 from mpc_vote.client import AsyncLabelClient, Plan
@@ -226,7 +228,7 @@ def test_agents_that_offer_no_known_ballot_are_not_asked() -> None:
         classes=3, query_dtype=common_pb2.DTYPE_FLOAT32, query_shape=[6], ballots=[unknown], k=1
     )
     odd = agent_pb2.Capabilities(offers=[offer])
-    defaults = requests.Defaults(
+    defaults = Defaults(
         parties=("party-0", "party-1"),
         dealer="dealer",
         engine=next(iter(ENGINES)),
@@ -240,7 +242,7 @@ def test_agents_that_offer_no_known_ballot_are_not_asked() -> None:
         max_k=9,
     )
     with refused(ErrorKind.BALLOT_UNSUPPORTED):
-        requests.make_spec(label_pb2.LabelPlan(**GOOD), ROW, {"odd": odd}, defaults, 0.0)
+        make_spec(label_pb2.LabelPlan(**GOOD), ROW, {"odd": odd}, defaults, 0.0)
 
 
 @pytest.mark.parametrize(

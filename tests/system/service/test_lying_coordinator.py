@@ -21,6 +21,8 @@ from mpc_vote.proto.mpcvote.v1 import (
     model_pb2,
     model_pb2_grpc,
 )
+from mpc_vote.simulation.vote import simulated_spec
+from mpc_vote.voting.ballots import ONE_HOT
 from tests.system.service.support import command
 
 # Sets a title, clears the screen, begins a line, turns the direction; and is markup, of which the
@@ -46,6 +48,16 @@ class Liar(label_pb2_grpc.LabelServiceServicer, model_pb2_grpc.ModelServiceServi
         yield event(progress=progress)
         yield event(labels=label_pb2.Labels(width=1, values=[0] * ROWS))
         yield event(completed=label_pb2.RoundCompleted(round_id=text, absences=[absence]))
+
+    async def PlanRound(self, request: Any, context: Any) -> Any:
+        spec = simulated_spec(ONE_HOT, request.plan.queries, 3, dict.fromkeys("abcdefgh", 0), 1.0)
+        return label_pb2.PlanRoundResponse(
+            spec=spec.message,
+            left_out=[label_pb2.Absence(agent=self.text, reason=self.text)],
+            warnings=[self.text],
+            over_budget=self.text,
+            unready_parties=[self.text],
+        )
 
     async def ListRounds(self, request: Any, context: Any) -> Any:
         return label_pb2.ListRoundsResponse(rounds=[self._summary()])
@@ -99,6 +111,7 @@ async def lied(tmp_path: Path) -> AsyncIterator[Lied]:
 
 COMMANDS = {
     "label": ["--classes=3", "--queries=queries.npy", "--out=labels.npy"],
+    "plan": ["--classes=3", "--sigma=1"],
     "rounds": [],
     "status": [],
     "train": [],

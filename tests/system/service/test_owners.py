@@ -33,7 +33,7 @@ async def test_a_model_is_seen_by_the_client_that_trained_it_alone(
 async def test_noise_that_drowns_the_votes_is_warned_of(service: Service, clinics: Group) -> None:
     async with service.client() as client:
         quiet = await client.label(clinics.queries(3), clinics.plan())
-        loud = await client.label(clinics.queries(3), clinics.plan(sigma=50.0))
+        loud = await client.label(clinics.queries(3), clinics.plan(sigma=50.0, agreement=None))
     assert quiet.warnings == ()
     assert "close to random" in loud.warnings[0]
 
@@ -61,7 +61,7 @@ def test_rounds_are_listed_and_their_labels_fetched_again(
     where = ("--certs", certs, "--coordinator", service.cluster.coordinator_address)
     np.save(tmp_path / "q.npy", clinics.queries(12))
     files = ("--queries", tmp_path / "q.npy", "--out", tmp_path / "first.npy")
-    plan = ("--classes", "3", "--sigma", "50", "--delta", "0.25")
+    plan = ("--classes", "3", "--sigma", "50", "--delta", "0.25", "--yes")
     asked = command("label", *where, *files, *plan, "--json", "-")
     assert asked.returncode == 0, asked.stderr
     round_id = json.loads(asked.stdout)["round_id"]

@@ -59,6 +59,7 @@ SERVERS = [COORDINATOR, DEALER, PARTIES[0]]
 
 ALLOWED = {
     "LabelService/RequestLabels": Role.CLIENT,
+    "LabelService/PlanRound": Role.CLIENT,
     "LabelService/GetRound": Role.CLIENT,
     "LabelService/CancelRound": Role.CLIENT,
     "LabelService/ListRounds": Role.CLIENT,

@@ -193,7 +193,7 @@ async def test_two_tasks_and_rounds_without_one_at_once(federation: Service) -> 
 def test_an_agents_budget_adds_up_over_its_tasks(federation: Service, client: LabelClient) -> None:
     """Either round alone would fit the newcomer's budget, but not one after the other."""
     stay = (table_rows(STAY, patients(10, 5)), Plan(task=STAY, sigma=9.0))
-    marks = (marked(10, 5)[0], Plan(task=MARKS, sigma=9.0))
+    marks = (marked(10, 5)[0], Plan(task=MARKS, sigma=9.0, agreement=None))
     costs = [client.label(*request).cost.epsilon_instance for request in (stay, marks)]
     with ledger(federation, "ann") as view:
         assert [spend.note for spend in view.spends()[-2:]] == [
@@ -378,3 +378,41 @@ def test_from_a_table_to_a_table_with_the_names_of_classes(
     assert done.returncode == 2 and "--task: is missing" in done.stderr
     done = command("label", *shared, "--classes=2", f"--queries={queries}", f"--out={out}")
     assert done.returncode == 1 and "pass --task" in done.stderr
+
+
+def test_a_round_of_a_task_is_planned_without_a_spend(
+    federation: Service, client: LabelClient
+) -> None:
+    before = spent(federation)
+    told = client.plan(20, Plan(task=STAY, sigma=2.0))
+    assert dict(told.agents) == dict.fromkeys(AGENTS, 5)
+    assert (told.task, told.votes) == ("stay", 15)
+    assert told.left_out == dict.fromkeys(CLINICS.ks, "answers no rounds of task stay")
+    assert client.plan(table_rows(STAY, patients(14, 20)), Plan(task=STAY, sigma=2.0)) == told
+    marks = client.plan(5, Plan(task=MARKS, sigma=0.2))
+    assert marks.forecast(0.9).high > 0.99
+    other = replace(STAY, vote=replace(STAY.vote, k=6))
+    with refused(ErrorKind.TASK_DIFFERS, "vote.k is 6 here, 5 there"):
+        client.plan(20, Plan(task=other, sigma=2.0))
+    assert spent(federation) == before
+
+
+def test_representatives_of_a_table_are_asked_about_and_other_rows_have_no_label(
+    federation: Service, tmp_path: Path
+) -> None:
+    rows = patients(15, 30)
+    table = write_csv(tmp_path / "public.csv", rows, "age", "ward")
+    task = tmp_path / "stay.toml"
+    task.write_text(dump(STAY))
+    cluster = federation.cluster
+    where = ("--certs", cluster.client_certs, "--coordinator", cluster.coordinator_address)
+    files = ("--task", task, "--queries", table, "--out", tmp_path / "labelled.csv")
+    done = command("label", *where, *files, "--sigma=1", "--select=8", "--json=-")
+    assert done.returncode == 0, done.stderr
+    chosen = json.loads(done.stdout)["selected"]
+    with (tmp_path / "labelled.csv").open(newline="") as file:
+        written = list(csv.DictReader(file))
+    assert len(chosen) == 8
+    for place, (row, known) in enumerate(zip(written, rows, strict=True)):
+        assert (row["age"], row["ward"]) == (known["age"], known["ward"])
+        assert row["stay"] == (known["stay"] if place in chosen else "")

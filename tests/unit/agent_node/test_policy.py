@@ -14,7 +14,8 @@ from agent_node.policy import Policy, announced
 from agent_node.serving import Serving
 from agent_node.settings import AgentSettings
 from agent_node.voting import prepare
-from aggregator.coordinator.requests import Defaults, make_spec
+from aggregator.coordinator.planner import make_spec
+from aggregator.coordinator.roster import Defaults
 from aggregator.coordinator.settings import CoordinatorSettings
 from mpc_vote.app import config
 from mpc_vote.app.config import ConfigError

@@ -15,7 +15,8 @@ from aggregator.coordinator.archive import Archive
 from aggregator.coordinator.attendance import Attendance, find_task
 from aggregator.coordinator.label_service import LabelServicer
 from aggregator.coordinator.model_service import ModelServicer
-from aggregator.coordinator.requests import Defaults, make_spec
+from aggregator.coordinator.planner import make_spec
+from aggregator.coordinator.roster import Defaults
 from mpc_vote.app.config import ConfigError
 from mpc_vote.argmax.registry import TABLE
 from mpc_vote.client import Plan

@@ -14,7 +14,8 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import FileDescriptor
 
-from aggregator.coordinator.requests import Defaults, make_spec
+from aggregator.coordinator.planner import make_spec
+from aggregator.coordinator.roster import Defaults
 from aggregator.coordinator.settings import CoordinatorSettings
 from mpc_vote import cli
 from mpc_vote.app.config import ConfigError, load

@@ -14,7 +14,8 @@ import pytest
 
 from agent_node.policy import Policy
 from agent_node.settings import AgentSettings
-from aggregator.coordinator.requests import Defaults, make_spec
+from aggregator.coordinator.planner import make_spec
+from aggregator.coordinator.roster import Defaults
 from mpc_vote import cli
 from mpc_vote.app.config import ConfigError, load
 from mpc_vote.argmax.registry import TABLE

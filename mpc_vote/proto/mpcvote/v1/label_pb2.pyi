@@ -78,6 +78,7 @@ class LabelPlan(_message.Message):
     QUERIES_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
     TASK_DIGEST_FIELD_NUMBER: _builtins.int
+    AGREEMENT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Chosen by the client, unique among its requests; empty for a request never to be resumed."""
     classes: _builtins.int
@@ -102,6 +103,10 @@ class LabelPlan(_message.Message):
     follow from it. Both empty for a round without a task.
     """
     task_digest: _builtins.bytes
+    agreement: _builtins.float
+    """Part of the votes on a query that is expected to name its right class: where noise would drown
+    even their lead the request is refused, unspent. Where it is left out, that is a warning only.
+    """
     def __init__(
         self,
         *,
@@ -119,15 +124,20 @@ class LabelPlan(_message.Message):
         queries: _builtins.int = ...,
         task: _builtins.str = ...,
         task_digest: _builtins.bytes = ...,
+        agreement: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_collusion", b"_collusion", "_verified", b"_verified", "collusion", b"collusion", "verified", b"verified"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_agreement", b"_agreement", "_collusion", b"_collusion", "_verified", b"_verified", "agreement", b"agreement", "collusion", b"collusion", "verified", b"verified"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_collusion", b"_collusion", "_verified", b"_verified", "answer_seconds", b"answer_seconds", "ballot", b"ballot", "classes", b"classes", "collusion", b"collusion", "delta", b"delta", "engine", b"engine", "queries", b"queries", "quorum", b"quorum", "request_id", b"request_id", "sigma", b"sigma", "task", b"task", "task_digest", b"task_digest", "tau", b"tau", "verified", b"verified"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agreement", b"_agreement", "_collusion", b"_collusion", "_verified", b"_verified", "agreement", b"agreement", "answer_seconds", b"answer_seconds", "ballot", b"ballot", "classes", b"classes", "collusion", b"collusion", "delta", b"delta", "engine", b"engine", "queries", b"queries", "quorum", b"quorum", "request_id", b"request_id", "sigma", b"sigma", "task", b"task", "task_digest", b"task_digest", "tau", b"tau", "verified", b"verified"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__agreement: _TypeAlias = _typing.Literal["agreement"]  # noqa: Y015
+    _WhichOneofArgType__agreement: _TypeAlias = _typing.Literal["_agreement", b"_agreement"]  # noqa: Y015
     _WhichOneofReturnType__collusion: _TypeAlias = _typing.Literal["collusion"]  # noqa: Y015
     _WhichOneofArgType__collusion: _TypeAlias = _typing.Literal["_collusion", b"_collusion"]  # noqa: Y015
     _WhichOneofReturnType__verified: _TypeAlias = _typing.Literal["verified"]  # noqa: Y015
     _WhichOneofArgType__verified: _TypeAlias = _typing.Literal["_verified", b"_verified"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__agreement) -> _WhichOneofReturnType__agreement | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__collusion) -> _WhichOneofReturnType__collusion | None: ...
     @_typing.overload
@@ -196,6 +206,86 @@ class RequestLabelsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
 Global___RequestLabelsResponse: _TypeAlias = RequestLabelsResponse  # noqa: Y015
+
+@_typing.final
+class PlanRoundRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAN_FIELD_NUMBER: _builtins.int
+    QUERY_DTYPE_FIELD_NUMBER: _builtins.int
+    QUERY_SHAPE_FIELD_NUMBER: _builtins.int
+    query_dtype: _common_pb2.DType.ValueType
+    """Of the queries; where they are left out, what most of the agents take that fit otherwise."""
+    @_builtins.property
+    def plan(self) -> Global___LabelPlan:
+        """With the number of queries."""
+
+    @_builtins.property
+    def query_shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        plan: Global___LabelPlan | None = ...,
+        query_dtype: _common_pb2.DType.ValueType = ...,
+        query_shape: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan", "query_dtype", b"query_dtype", "query_shape", b"query_shape"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlanRoundRequest: _TypeAlias = PlanRoundRequest  # noqa: Y015
+
+@_typing.final
+class PlanRoundResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SPEC_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
+    COST_FIELD_NUMBER: _builtins.int
+    OVER_BUDGET_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    UNREADY_PARTIES_FIELD_NUMBER: _builtins.int
+    over_budget: _builtins.str
+    """Why the service's own budget forbids it; empty if it does not."""
+    @_builtins.property
+    def spec(self) -> _common_pb2.RoundSpec:
+        """As it would be; its id belongs to no round, and the digest of its queries is zeros."""
+
+    @_builtins.property
+    def left_out(self) -> _containers.RepeatedCompositeFieldContainer[Global___Absence]:
+        """Agents that attend and would not be asked, and why. What they have left to spend is theirs to
+        know: some of those who are asked may decline.
+        """
+
+    @_builtins.property
+    def cost(self) -> _common_pb2.Cost:
+        """Of this round, and of all with it; it has nothing of the computation."""
+
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What to know before asking."""
+
+    @_builtins.property
+    def unready_parties(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        spec: _common_pb2.RoundSpec | None = ...,
+        left_out: _abc.Iterable[Global___Absence] | None = ...,
+        cost: _common_pb2.Cost | None = ...,
+        over_budget: _builtins.str = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
+        unready_parties: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "spec", b"spec"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "left_out", b"left_out", "over_budget", b"over_budget", "spec", b"spec", "unready_parties", b"unready_parties", "warnings", b"warnings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlanRoundResponse: _TypeAlias = PlanRoundResponse  # noqa: Y015
 
 @_typing.final
 class RoundOpened(_message.Message):

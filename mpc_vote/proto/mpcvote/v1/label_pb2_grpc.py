@@ -41,6 +41,11 @@ class LabelServiceStub(object):
                 request_serializer=mpcvote_dot_v1_dot_label__pb2.RequestLabelsRequest.SerializeToString,
                 response_deserializer=mpcvote_dot_v1_dot_label__pb2.RequestLabelsResponse.FromString,
                 _registered_method=True)
+        self.PlanRound = channel.unary_unary(
+                '/mpcvote.v1.LabelService/PlanRound',
+                request_serializer=mpcvote_dot_v1_dot_label__pb2.PlanRoundRequest.SerializeToString,
+                response_deserializer=mpcvote_dot_v1_dot_label__pb2.PlanRoundResponse.FromString,
+                _registered_method=True)
         self.GetRound = channel.unary_unary(
                 '/mpcvote.v1.LabelService/GetRound',
                 request_serializer=mpcvote_dot_v1_dot_label__pb2.GetRoundRequest.SerializeToString,
@@ -75,6 +80,13 @@ class LabelServiceServicer(object):
     def RequestLabels(self, request_iterator, context):
         """Streams queries in, progress and labels out. A client that loses the stream may call again with
         the same request_id and joins the same round: it is charged once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PlanRound(self, request, context):
+        """A dry run: who would be asked and what it would cost. Nothing is opened, charged or kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,6 +133,11 @@ def add_LabelServiceServicer_to_server(servicer, server):
                     servicer.RequestLabels,
                     request_deserializer=mpcvote_dot_v1_dot_label__pb2.RequestLabelsRequest.FromString,
                     response_serializer=mpcvote_dot_v1_dot_label__pb2.RequestLabelsResponse.SerializeToString,
+            ),
+            'PlanRound': grpc.unary_unary_rpc_method_handler(
+                    servicer.PlanRound,
+                    request_deserializer=mpcvote_dot_v1_dot_label__pb2.PlanRoundRequest.FromString,
+                    response_serializer=mpcvote_dot_v1_dot_label__pb2.PlanRoundResponse.SerializeToString,
             ),
             'GetRound': grpc.unary_unary_rpc_method_handler(
                     servicer.GetRound,
@@ -176,6 +193,33 @@ class LabelService(object):
             '/mpcvote.v1.LabelService/RequestLabels',
             mpcvote_dot_v1_dot_label__pb2.RequestLabelsRequest.SerializeToString,
             mpcvote_dot_v1_dot_label__pb2.RequestLabelsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PlanRound(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mpcvote.v1.LabelService/PlanRound',
+            mpcvote_dot_v1_dot_label__pb2.PlanRoundRequest.SerializeToString,
+            mpcvote_dot_v1_dot_label__pb2.PlanRoundResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -38,6 +38,8 @@ class LabelServiceStub:
     """Streams queries in, progress and labels out. A client that loses the stream may call again with
     the same request_id and joins the same round: it is charged once.
     """
+    PlanRound: _grpc.UnaryUnaryMultiCallable[_label_pb2.PlanRoundRequest, _label_pb2.PlanRoundResponse]
+    """A dry run: who would be asked and what it would cost. Nothing is opened, charged or kept."""
     GetRound: _grpc.UnaryUnaryMultiCallable[_label_pb2.GetRoundRequest, _label_pb2.GetRoundResponse]
     """The state, and if complete the labels, of a round that this client asked for."""
     ListRounds: _grpc.UnaryUnaryMultiCallable[_label_pb2.ListRoundsRequest, _label_pb2.ListRoundsResponse]
@@ -58,6 +60,8 @@ class LabelServiceAsyncStub(LabelServiceStub):
     """Streams queries in, progress and labels out. A client that loses the stream may call again with
     the same request_id and joins the same round: it is charged once.
     """
+    PlanRound: _aio.UnaryUnaryMultiCallable[_label_pb2.PlanRoundRequest, _label_pb2.PlanRoundResponse]  # type: ignore[assignment]
+    """A dry run: who would be asked and what it would cost. Nothing is opened, charged or kept."""
     GetRound: _aio.UnaryUnaryMultiCallable[_label_pb2.GetRoundRequest, _label_pb2.GetRoundResponse]  # type: ignore[assignment]
     """The state, and if complete the labels, of a round that this client asked for."""
     ListRounds: _aio.UnaryUnaryMultiCallable[_label_pb2.ListRoundsRequest, _label_pb2.ListRoundsResponse]  # type: ignore[assignment]
@@ -81,6 +85,14 @@ class LabelServiceServicer(metaclass=_abc_1.ABCMeta):
         """Streams queries in, progress and labels out. A client that loses the stream may call again with
         the same request_id and joins the same round: it is charged once.
         """
+
+    @_abc_1.abstractmethod
+    def PlanRound(
+        self,
+        request: _label_pb2.PlanRoundRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_label_pb2.PlanRoundResponse, _abc.Awaitable[_label_pb2.PlanRoundResponse]]:
+        """A dry run: who would be asked and what it would cost. Nothing is opened, charged or kept."""
 
     @_abc_1.abstractmethod
     def GetRound(

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.torch import save_file
 
 from aggregator.coordinator.command import _check_student
 from aggregator.coordinator.settings import CoordinatorSettings
@@ -17,14 +18,11 @@ from mpc_vote.app import config
 from mpc_vote.app.config import ConfigError
 from mpc_vote.data.dataset import FloatArray
 from mpc_vote.learning import students
-from mpc_vote.learning.features.maps import feature_map
-from mpc_vote.learning.students import semi_supervised
+from mpc_vote.learning.nets.networks import Architecture, Network
 from mpc_vote.learning.students.classifier import GlobalModel
-from mpc_vote.learning.students.semi_supervised import SemiSupervisedRecipe, train_semi_supervised
-from mpc_vote.learning.students.supervised import train_student
 from mpc_vote.plugins import PluginError
 
-STEPS, SEED = 20, 3
+SEED = 3
 REQUIRED = ("--certs=x", "--data-dir=x", "--parties=a=h:1,b=h:2")
 
 
@@ -57,47 +55,79 @@ class Fixed(GlobalModel):
 # Ours
 
 
-@pytest.mark.parametrize("features", ["", "unit"])
-def test_ours_is_the_semi_supervised_student_with_the_same_seeds(
-    features: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", students.OWN)
+@pytest.mark.parametrize("more", [None, MORE])
+def test_ours_learn_repeat_themselves_and_survive_their_files(
+    name: str, more: FloatArray | None, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(semi_supervised, "_SERVED_STEPS", STEPS)
     told: list[tuple[int, int, float]] = []
-    options = students.StudentOptions(3, SEED, features, lambda *step: told.append(step))
-    model = students.find_student(students.DEFAULT).train(X, Y, MORE, options)
-    all_points = np.concatenate([X, MORE])
-    seen = feature_map(features)(all_points) if features else None
-    recipe = SemiSupervisedRecipe(steps=STEPS)
-    same = train_semi_supervised(all_points, np.arange(12), Y, 3, SEED, recipe, features=seen)
-    assert (model.scores(MORE) == same.scores(MORE)).all()
-    assert model.metrics == same.metrics
+    options = students.StudentOptions(3, SEED, "", lambda *step: told.append(step))
+    student = students.find_student(name)
+    model = students.check_model(student.train(X, Y, more, options), 3)
+    assert (student.train(X, Y, more, options).scores(MORE) == model.scores(MORE)).all()
+    assert "agreement" in model.metrics
     assert told and told[-1][0] == told[-1][1]
+    model.save(tmp_path / "model", {"epsilon": "2"})
+    for read in (student.load(tmp_path / "model"), students.load_model(tmp_path / "model")):
+        np.testing.assert_allclose(read.scores(MORE), model.scores(MORE), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", students.OWN)
-def test_both_of_ours_learn_from_labelled_points_alone_in_one_way(
-    name: str, tmp_path: Path
-) -> None:
-    student = students.find_student(name)
-    model = student.train(X, Y, None, students.StudentOptions(3, SEED))
-    assert (model.scores(MORE) == train_student(X, Y, 3, SEED).scores(MORE)).all()
+def test_ours_see_points_through_the_feature_map_that_is_named(name: str, tmp_path: Path) -> None:
+    """With directions alone, a point and its double are the same."""
+    options = students.StudentOptions(3, SEED, "unit")
+    model = students.find_student(name).train(X, Y, MORE, options)
+    np.testing.assert_allclose(model.scores(2 * MORE), model.scores(MORE), atol=1e-6)
     model.save(tmp_path / "model", {})
-    assert (student.load(tmp_path / "model").scores(MORE) == model.scores(MORE)).all()
+    read = students.load_model(tmp_path / "model")
+    np.testing.assert_allclose(read.scores(2 * MORE), model.scores(MORE), atol=1e-6)
 
 
-def test_the_supervised_student_does_not_pretend_to_learn_from_points_without_labels() -> None:
-    with pytest.raises(ValueError, match="labelled points alone"):
-        students.find_student("supervised").train(X, Y, MORE, students.StudentOptions(3))
+@pytest.mark.parametrize("name", students.OWN)
+def test_ours_never_predict_a_class_without_a_label(name: str) -> None:
+    labels = np.where(Y == 1, 0, Y)
+    model = students.find_student(name).train(X, labels, MORE, students.StudentOptions(3, SEED))
+    if name != "network":  # its chances are never 0
+        assert 1 not in model.predict(MORE)
+    alone = students.find_student(name).train(X, 0 * Y + 2, MORE, students.StudentOptions(3, SEED))
+    assert set(alone.predict(MORE).tolist()) == {2}
+
+
+@pytest.mark.parametrize("name", students.OWN)
+def test_ours_refuse_what_can_not_be_learnt_from(name: str) -> None:
+    student, options = students.find_student(name), students.StudentOptions(3)
+    with pytest.raises(ValueError, match="12 points but 11 labels"):
+        student.train(X, Y[:-1], None, options)
+    with pytest.raises(ValueError, match="label 3"):
+        student.train(X, Y + 1, None, options)
+    with pytest.raises(ValueError, match="at least two points"):
+        student.train(X[:1], Y[:1], None, options)
+    with pytest.raises(ValueError, match="NaN"):
+        student.train(np.full_like(X, np.nan), Y, None, options)
+
+
+def test_models_of_the_version_before_are_read_by_their_students_names(tmp_path: Path) -> None:
+    """Their files hold a network, and don't say so."""
+    save_file(
+        Network(Architecture("mlp", (4,), 3, 8)).state_dict(),
+        tmp_path / "model",
+        {"mpc_vote.architecture": Architecture("mlp", (4,), 3, 8).to_json(), "rounds": "r1"},
+    )
+    for name in ("semi_supervised", "supervised", students.DEFAULT):
+        assert students.check_student(name) == name
+        assert students.find_student(name).load(tmp_path / "model").scores(X).shape == (12, 3)
 
 
 # By name
 
 
 def test_the_coordinators_setting_is_a_name_or_a_place() -> None:
-    assert config.load(CoordinatorSettings, REQUIRED).student == "semi_supervised"
-    for name in ("supervised", "not.loaded.here:yet"):
+    assert config.load(CoordinatorSettings, REQUIRED).student == "chooser"
+    for name in ("linear", "not.loaded.here:yet"):
         assert config.load(CoordinatorSettings, [*REQUIRED, f"--student={name}"]).student == name
-    with pytest.raises(ConfigError, match="choose one of semi_supervised, supervised"):
+    with pytest.raises(
+        ConfigError, match="choose one of chooser, linear, network, propagation, prototypes"
+    ):
         config.load(CoordinatorSettings, [*REQUIRED, "--student=nobody"])
 
 

@@ -8,7 +8,11 @@ import pytest
 from mpc_vote.data.embedded import load_embedded
 from mpc_vote.learning.features.maps import strokes, unit
 from mpc_vote.learning.query_selection import representatives
-from mpc_vote.learning.students.prototypes import PrototypeRecipe, directions, train_prototypes
+from mpc_vote.learning.students.prototypes import (
+    Directions,
+    PrototypeRecipe,
+    train_prototypes,
+)
 
 RECIPE = PrototypeRecipe()
 
@@ -27,7 +31,7 @@ def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     data = load_embedded()
     rows = np.random.default_rng(0).permutation(len(data))
     x, y = strokes(data.x[rows[:900]]), data.y[rows[:900]]
-    see = directions(x[:400])
+    see = Directions.of(x[:400], 30)
     return see(x[:400]), y[:400], see(x[400:]), y[400:]
 
 
@@ -73,14 +77,6 @@ def test_spreading_labels_outvotes_wrong_ones(
     assert np.mean(gained) > 0.03
 
 
-def test_without_spreading_other_public_points_do_not_matter() -> None:
-    x, y = _clumps(40, 0)
-    recipe = PrototypeRecipe(dimensions=None, rounds=0)
-    asked = np.arange(0, 200, 10)
-    alone = train_prototypes(x[asked], np.arange(20), y[asked], 5, recipe)
-    assert np.allclose(train_prototypes(x, asked, y[asked], 5, recipe).scores(x), alone.scores(x))
-
-
 @pytest.mark.parametrize("rounds", [0, 5])
 def test_classes_without_a_label_are_never_predicted(rounds: int) -> None:
     x, y = _clumps(20, 0)
@@ -94,10 +90,21 @@ def test_classes_without_a_label_are_never_predicted(rounds: int) -> None:
 
 def test_directions_are_unit_vectors_of_no_more_than_the_points_have() -> None:
     x, _ = _clumps(4, 0)
-    assert directions(x)(x).shape == (20, 19)
-    assert directions(x, 7)(x).shape == (20, 7)
-    assert np.allclose(np.linalg.norm(directions(x, 7)(x), axis=1), 1, atol=1e-5)
-    assert np.array_equal(directions(x, None)(x), unit(x))
+    assert Directions.of(x, 30)(x).shape == (20, 19)
+    seven = Directions.of(x, 7)(x)
+    assert seven.shape == (20, 7)
+    assert np.allclose(np.linalg.norm(seven, axis=1), 1, atol=1e-5)
+
+
+def test_a_rare_class_stays_rare() -> None:
+    """Half of the points around the common centre are no nearer to it than to the rare one."""
+    rng = np.random.default_rng(0)
+    centres = np.abs(np.random.default_rng(99).normal(size=(2, 40)))
+    y = (rng.random(2000) < 0.05).astype(np.int64)
+    x = np.abs(centres[y] + 1.6 * rng.normal(size=(2000, 40))).astype(np.float32)
+    student = train_prototypes(x, np.arange(200), y[:200], 2, RECIPE)
+    assert np.mean(student.predict(x[200:]) == 1) < 0.1
+    assert student.agreement(x[200:], y[200:]) > 0.94
 
 
 def test_images_are_points_too_and_arguments_stay_as_they_were() -> None:
@@ -115,10 +122,10 @@ def test_images_are_points_too_and_arguments_stay_as_they_were() -> None:
 def test_what_cannot_be_learnt_from_is_refused() -> None:
     x, y = _clumps(4, 0)
     for asked, labels in (([], []), ([1], [0, 1])):
-        with pytest.raises(ValueError, match="asked points"):
+        with pytest.raises(ValueError, match="needs its label"):
             train_prototypes(x, np.array(asked, np.int64), np.array(labels, np.int64), 5, RECIPE)
     for asked in ([0, 0], [-1, 2], [0, 20]):
-        with pytest.raises(ValueError, match="distinct rows"):
+        with pytest.raises(ValueError, match="distinct and in"):
             train_prototypes(x, np.array(asked), np.array([0, 1]), 5, RECIPE)
     with pytest.raises(ValueError, match="label 5"):
         train_prototypes(x, np.array([0]), np.array([5]), 5, RECIPE)

@@ -11,8 +11,8 @@ import torch
 from mpc_vote.data.embedded import load_embedded
 from mpc_vote.learning.features.maps import strokes
 from mpc_vote.learning.query_selection import representatives
-from mpc_vote.learning.students.propagation import PropagatedLabels, propagate
 from mpc_vote.learning.students.semi_supervised import SemiSupervisedRecipe, train_semi_supervised
+from mpc_vote.learning.students.spreading import PropagatedLabels, propagate
 from mpc_vote.learning.students.supervised import Student
 
 _QUICK = SemiSupervisedRecipe(propagate=True, consistency=True, members=1, steps=120)

@@ -82,7 +82,7 @@ def test_labels_are_taken_before_scores(tmp_path: Path) -> None:
 def test_named_scores_are_brought_into_the_tasks_order(names: list[Any], tmp_path: Path) -> None:
     nodes, inputs = linear()
     of_text = isinstance(names[0], str)
-    labels = {"classlabels_strings" if of_text else "classlabels_int64s": names}
+    labels: dict[str, Any] = {"classlabels_strings" if of_text else "classlabels_int64s": names}
     nodes.append(helper.make_node("ZipMap", ["scores"], ["named"], domain="ai.onnx.ml", **labels))
     key = TensorProto.STRING if of_text else TensorProto.INT64
     named = helper.make_sequence_type_proto(

@@ -32,6 +32,7 @@ class Linear(torch.nn.Module):
         with torch.no_grad():
             self.layer.weight.copy_(torch.tensor([[-1.0, 0, 0], [0, 0, 0], [1, 0, 0]]))
             self.layer.bias.copy_(torch.tensor([0.0, 1, 0]))
+        self.ones: torch.Tensor
         self.register_buffer("ones", torch.ones(3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

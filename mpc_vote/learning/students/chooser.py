@@ -1,0 +1,144 @@
+"""The default: of the single students the one that best guesses released labels it was not shown.
+
+Which student suits a task depends on its data: labels spread well along neighbours in digits,
+centres suit strong features, and a linear model suits many a table. Released labels cost no more
+privacy, whatever is done with them, so each student is tried on folds of them. Some are wrong by
+design of the noise, but wrong alike for all students; points whose label is held out stay among the
+public points, as they would be if nobody had asked about them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mpc_vote.data.dataset import FloatArray, LabelArray
+from mpc_vote.learning.students import StudentOptions, load_model
+from mpc_vote.learning.students.classifier import GlobalModel
+from mpc_vote.learning.students.folds import stratified
+from mpc_vote.learning.students.lesson import Doubles, Lesson, Places
+from mpc_vote.learning.students.linear import Linear
+from mpc_vote.learning.students.propagation import Propagation
+from mpc_vote.learning.students.prototypes import Prototypes
+from mpc_vote.learning.students.single import SingleStudent
+from mpc_vote.learning.students.supervised import Supervised
+
+SINGLE: dict[str, type[SingleStudent]] = {
+    "linear": Linear,
+    "prototypes": Prototypes,
+    "propagation": Propagation,
+    "network": Supervised,
+}
+
+_FOLDS = 5
+# About so many labels are guessed in a try-out, by folds that are drawn anew where there are fewer.
+_GUESSES, _MOST_REPEATS = 400, 6
+# Of more labels some are tried on, the most that are worth waiting for.
+_MOST_TRIED = 1000
+# A convolutional network is tried on some folds only: it learns for longer than all others do.
+_IMAGE_FOLDS = 2
+# Fewer labels can't tell students apart.
+_LEAST_LABELS = 30
+# By how many standard errors of the difference a student must be better to be clearly so.
+_CLEARLY = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """How often a student guessed each label that it was not shown, of the times that it was
+    tried on it."""
+
+    guessed: Doubles
+    tried: Doubles
+
+    @property
+    def agreement(self) -> float:
+        """The share of labels that it guessed."""
+        return float(self.guessed.sum() / self.tried.sum())
+
+    def beats(self, other: Trial) -> float:
+        """By how many standard errors it is better, on the labels that both were tried on."""
+        both = (self.tried > 0) & (other.tried > 0)
+        gain = self.guessed[both] / self.tried[both] - other.guessed[both] / other.tried[both]
+        error = max(float(gain.std() / np.sqrt(len(gain))), 1e-9)
+        return float(gain.mean()) / error
+
+
+class Chooser:
+    """The default student."""
+
+    load = staticmethod(load_model)
+
+    @staticmethod
+    def train(
+        x: FloatArray, y: LabelArray, unlabelled: FloatArray | None, options: StudentOptions
+    ) -> GlobalModel:
+        """See `StudentFactory`. The metrics say which student was chosen, and what share of the
+        held-out labels each guessed."""
+        lesson = Lesson.of(x, y, unlabelled, options)
+        trials = try_out(lesson)
+        chosen = choose(lesson, trials)
+        model = SINGLE[chosen](lesson).learn()
+        figures = {f"agreement_{name}": trial.agreement for name, trial in trials.items()}
+        model.metrics = {**model.metrics, **figures, f"chosen_{chosen}": 1.0}
+        return model
+
+
+def try_out(lesson: Lesson) -> dict[str, Trial]:
+    """Each student that may suit the lesson, tried on labels that it was not shown; none at all
+    where there are too few labels to tell.
+
+    A convolutional network is tried where it has no rival: propagation trains one, too, and from
+    more points.
+    """
+    if len(lesson.labels) < _LEAST_LABELS or (lesson.counts > 0).sum() < 2:
+        return {}
+    rng = np.random.default_rng(lesson.seed)
+    if len(lesson.labels) > _MOST_TRIED:
+        lesson = lesson.only(np.sort(rng.permutation(len(lesson.labels))[:_MOST_TRIED]))
+    repeats = min(_MOST_REPEATS, -(-_GUESSES // len(lesson.labels)))
+    folds = [stratified(lesson.labels, _FOLDS, rng) for _ in range(repeats)]
+    trials = {
+        name: _try(SINGLE[name](lesson), folds)
+        for name in ("linear", "prototypes", "propagation")
+        if name != "propagation" or lesson.further
+    }
+    images = lesson.public.images
+    if not images or choose(lesson, trials) != "propagation":
+        held = folds[0] if not images else np.where(folds[0] < _IMAGE_FOLDS, folds[0], -1)
+        trials["network"] = _try(SINGLE["network"](lesson), [held])
+    return trials
+
+
+def choose(lesson: Lesson, trials: Mapping[str, Trial]) -> str:
+    """The student to trust: one is, unless another was clearly better.
+
+    Trusted beforehand is who learns from all points if there are points without a label, since
+    labels agree with each other in mistakes that all agents make, and so with a student that
+    repeats them; without such points, a convolutional network for images, else a linear model.
+    """
+    trusted = "propagation" if lesson.further else "network" if lesson.public.images else "linear"
+    if trusted not in trials:
+        return trusted
+    rivals = {
+        name: trial.agreement
+        for name, trial in trials.items()
+        if name != trusted and trial.beats(trials[trusted]) > _CLEARLY
+    }
+    return max(rivals, key=lambda name: rivals[name], default=trusted)
+
+
+def _try(student: SingleStudent, folds: Sequence[Places]) -> Trial:
+    """The student on all folds but those of negative number, which are always shown."""
+    lesson = student.lesson
+    guessed, tried = np.zeros(len(lesson.labels)), np.zeros(len(lesson.labels))
+    for fold in folds:
+        for number in range(int(fold.max()) + 1):
+            held = np.flatnonzero(fold == number)
+            part = lesson.only(np.flatnonzero(fold != number))
+            scores = student.guess(part, lesson.asked[held])
+            guessed[held] += scores.argmax(axis=1) == lesson.labels[held]
+            tried[held] += 1
+    return Trial(guessed, tried)

@@ -1,0 +1,130 @@
+"""The default student takes after the data: whoever guesses held-out labels best is trained."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mpc_vote.data.embedded import load_embedded
+from mpc_vote.learning.features.maps import strokes
+from mpc_vote.learning.query_selection import representatives
+from mpc_vote.learning.students import StudentOptions, chooser
+from mpc_vote.learning.students.chooser import Chooser, Trial, choose, try_out
+from mpc_vote.learning.students.lesson import Lesson, PublicPoints
+
+
+def _trial(rate: float, seed: int, labels: int = 400) -> Trial:
+    guessed = (np.random.default_rng(seed).random(labels) < rate).astype(np.float64)
+    return Trial(guessed, np.ones(labels))
+
+
+def _lesson(points: int, labels: int, shape: tuple[int, ...] = (4,)) -> Lesson:
+    x = np.random.default_rng(0).normal(size=(points, *shape)).astype(np.float32)
+    return Lesson(PublicPoints(x), np.arange(labels), np.arange(labels) % 2, 2)
+
+
+def _xor(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    x = np.random.default_rng(seed).uniform(-1, 1, (count, 2)).astype(np.float32)
+    return x, ((x[:, 0] > 0) ^ (x[:, 1] > 0)).astype(np.int64)
+
+
+def _columns(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """One of 60 columns tells the class, so that neighbours tell little."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(count, 60)).astype(np.float32)
+    x[:, 0] *= 3
+    return x, (x[:, 0] + 0.3 * rng.normal(size=count) > 1).astype(np.int64)
+
+
+def test_who_is_trusted_gives_way_only_to_who_is_clearly_better() -> None:
+    lesson = _lesson(100, 50)
+    base = _trial(0.8, 0)
+    assert choose(lesson, {"linear": _trial(0.8, 0), "propagation": base}) == "propagation"
+    assert choose(lesson, {"linear": _trial(0.9, 1), "propagation": base}) == "linear"
+    assert choose(lesson, {"linear": _trial(0.7, 1), "propagation": base}) == "propagation"
+    trials = {"linear": _trial(0.9, 1), "propagation": base, "network": _trial(0.97, 2)}
+    assert choose(lesson, trials) == "network"
+
+
+@pytest.mark.parametrize(
+    ("lesson", "trusted"),
+    [
+        (_lesson(100, 50), "propagation"),
+        (_lesson(50, 50), "linear"),
+        (_lesson(50, 50, (16, 16)), "network"),
+        (_lesson(100, 50, (16, 16)), "propagation"),
+    ],
+)
+def test_without_a_trial_it_depends_on_the_points(lesson: Lesson, trusted: str) -> None:
+    assert choose(lesson, {}) == trusted
+
+
+def test_students_are_compared_on_labels_that_both_were_tried_on() -> None:
+    some = Trial(np.array([0.0, 0.0, 1.0, 1.0, 1.0]), np.array([0.0, 0.0, 1.0, 1.0, 1.0]))
+    other = Trial(np.array([2.0, 2.0, 2.0, 0.0, 2.0]), np.full(5, 2.0))
+    assert some.agreement == 1.0
+    assert other.agreement == 0.8
+    assert some.beats(other) == pytest.approx(1 / 3 / (np.std([0, 1, 0]) / np.sqrt(3)))
+    assert some.beats(some) == 0
+
+
+def test_a_student_is_never_shown_the_label_that_it_guesses() -> None:
+    """Labels without any rule can't be guessed, however well they can be learnt by heart."""
+    x = np.random.default_rng(0).normal(size=(200, 5)).astype(np.float32)
+    y = np.random.default_rng(1).integers(0, 2, 200)
+    trials = try_out(Lesson(PublicPoints(x), np.arange(100), y[:100], 2))
+    assert set(trials) == set(chooser.SINGLE)
+    assert all(abs(trial.agreement - 0.5) < 0.15 for trial in trials.values())
+
+
+def test_a_linear_task_gets_what_a_linear_student_gets() -> None:
+    x, y = _columns(700, 0)
+    test = _columns(2000, 1)
+    options = StudentOptions(2)
+    model = Chooser.train(x[:200], y[:200], x[200:], options)
+    assert model.metrics["chosen_linear"] == 1
+    plain = chooser.SINGLE["linear"].train(x[:200], y[:200], x[200:], options)
+    assert model.agreement(*test) == plain.agreement(*test) > 0.85
+    assert model.metrics["agreement_linear"] > model.metrics["agreement_propagation"] + 0.03
+
+
+def test_a_task_that_no_line_solves_gets_another_student() -> None:
+    x, y = _xor(260, 0)
+    model = Chooser.train(x[:250], y[:250], None, StudentOptions(2))
+    assert model.metrics["chosen_network"] == 1
+    assert model.metrics["agreement_linear"] < 0.7
+    assert model.agreement(*_xor(1000, 1)) > 0.9
+
+
+def test_wrong_labels_are_outvoted_where_neighbours_are_alike() -> None:
+    data = load_embedded()
+    rows = np.random.default_rng(0).permutation(len(data))[:1500]
+    x, y = data.x[rows], data.y[rows]
+    asked = representatives(strokes(x[:800]), 60, 0)
+    labels = y[asked].copy()
+    labels[::6] = (labels[::6] + 1) % 10
+    lesson = Lesson(PublicPoints(x[:800], "strokes"), asked, labels, 10)
+    trials = try_out(lesson)
+    assert "network" not in trials, "propagation trains one already"
+    assert choose(lesson, trials) == "propagation"
+    assert trials["propagation"].agreement > trials["linear"].agreement
+
+
+@pytest.mark.parametrize("labels", [2, 12, 29])
+def test_few_labels_are_all_learnt_from(labels: int) -> None:
+    x, _ = _columns(100, 0)
+    model = Chooser.train(x[:labels], np.arange(labels) % 2, x[labels:], StudentOptions(2))
+    assert model.metrics["chosen_propagation"] == 1
+    assert not any(key.startswith("agreement_") for key in model.metrics)
+
+
+def test_of_very_many_labels_some_are_tried_and_all_are_learnt_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(chooser, "_MOST_TRIED", 60)
+    x, y = _columns(300, 0)
+    lesson = Lesson(PublicPoints(x), np.arange(300), y, 2)
+    assert all(len(trial.tried) == 60 for trial in try_out(lesson).values())
+    model = Chooser.train(x, y, None, StudentOptions(2))
+    plain = chooser.SINGLE["linear"].train(x, y, None, StudentOptions(2))
+    assert np.array_equal(model.scores(x), plain.scores(x))

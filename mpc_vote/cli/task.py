@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -18,6 +18,9 @@ from mpc_vote.learning.drafting import DEFAULT_K
 from mpc_vote.tasks import Task, TaskError
 from mpc_vote.voting.ballots import KNN_COUNT
 from mpc_vote.voting.limits import MAX_K
+
+if TYPE_CHECKING:
+    pass
 
 _USAGE = """usage: mpc-vote task init --sample PUBLIC --label COLUMN --out task.toml
        mpc-vote task check FILE [--data MINE]
@@ -35,7 +38,8 @@ class InitSettings(Settings):
     Classes, columns, scales and categories are taken from the sample, written to the task and shown
     to everybody who takes part. So never give private records: use published data, a synthetic
     table, or a few rows that somebody wrote by hand. The sample is a .csv, .tsv or .parquet
-    file with a column of labels, or a folder that has a folder of pictures for each class.
+    file with a column of labels, a folder that has a folder of pictures for each class, or a .txt
+    file with a text to a line.
     """
 
     command: ClassVar[str] = "task init"
@@ -153,6 +157,7 @@ async def _init_main(settings: InitSettings) -> None:
         tuple(settings.category),
         settings.max_categories,
         _size(settings.size),
+        settings.ballot.attributes,
     )
     try:
         drafted = draft_task(

@@ -15,14 +15,14 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from mpc_vote.data.readers.labels import canonical
+from mpc_vote.data.readers.labels import SEPARATOR, canonical
 from mpc_vote.data.readers.sheet import Sheet
 from mpc_vote.tasks import (
     CategoryColumn,
@@ -76,6 +76,8 @@ class Wishes:
     max_categories: int = 50
     size: tuple[int, int] | None = None
     """Height and width of pictures."""
+    attributes: bool = False
+    """Whether a label names attributes, any number of them, with semicolons between them."""
 
 
 def draft_sheet(sheet: Sheet, wishes: Wishes) -> Draft:
@@ -103,6 +105,18 @@ def draft_sheet(sheet: Sheet, wishes: Wishes) -> Draft:
     classes, notes = _classes(sheet, wishes)
     schema = _table(sheet, rest, wishes, notes) if text is None else _text(sheet, text, wishes)
     return Draft(schema, classes, sheet.table.num_rows, notes)
+
+
+def draft_lines(path: Path, wishes: Wishes) -> Draft:
+    """Texts of a file without labels, one to a line."""
+    from mpc_vote.data.readers.delimited import read_lines
+
+    if not wishes.classes:
+        raise ValueError(f"{path}: it has no labels: name the classes with --classes")
+    named = replace(wishes, label=wishes.label or "label")
+    sheet = read_lines(path, wishes.text or "text")
+    schema = _text(sheet, wishes.text or "text", named)
+    return Draft(schema, list(wishes.classes), sheet.table.num_rows)
 
 
 def draft_pictures(folder: Path, wishes: Wishes) -> Draft:
@@ -145,7 +159,8 @@ def _classes(sheet: Sheet, wishes: Wishes) -> tuple[list[str], list[str]]:
     if wishes.label not in sheet.table.column_names:
         return list(wishes.classes), []
     cells = _texts(sheet, wishes.label)
-    counts = Counter(canonical(text) for text in cells if text is not None and text.strip())
+    parts = (text.split(SEPARATOR) if wishes.attributes else [text] for text in cells if text)
+    counts = Counter(canonical(part) for found in parts for part in found if part.strip())
     found = sorted(counts, key=_in_order)
     notes = []
     if wishes.classes:

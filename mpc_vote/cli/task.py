@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -18,9 +18,6 @@ from mpc_vote.learning.drafting import DEFAULT_K
 from mpc_vote.tasks import Task, TaskError
 from mpc_vote.voting.ballots import KNN_COUNT
 from mpc_vote.voting.limits import MAX_K
-
-if TYPE_CHECKING:
-    pass
 
 _USAGE = """usage: mpc-vote task init --sample PUBLIC --label COLUMN --out task.toml
        mpc-vote task check FILE [--data MINE]

@@ -11,6 +11,7 @@ from mpc_vote.learning.features.by_task import check_features
 from mpc_vote.learning.features.draft import draft_features
 from mpc_vote.tasks import Task, Vote
 from mpc_vote.tasks.toml import dump
+from mpc_vote.voting.ballots import KNN_COUNT, BallotKind
 
 DEFAULT_K = 20
 
@@ -21,6 +22,24 @@ class DraftedTask:
 
     task: Task
     text: str
+    draft: Draft
+
+
+def draft_task(
+    sample: Path,
+    wishes: Wishes,
+    *,
+    name: str | None = None,
+    feature_map: str | None = None,
+    model: str | None = None,
+    weights: Path | None = None,
+    ballot: BallotKind = KNN_COUNT,
+    k: int = DEFAULT_K,
+    reach: float | None = None,
+) -> DraftedTask:
+    """A task as the sample, which must be public, and the wishes say; a `ValueError` or
+    `FileNotFoundError` says why there is none. Neighbours that cast one vote for all of them have
+    no k in the task: each agent chooses its own."""
     draft = _draft(sample, wishes)
     tau = max(1, len(draft.classes) // 2) if ballot.needs_tau else 0
     drafted = Task(

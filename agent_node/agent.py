@@ -14,21 +14,29 @@ import contextlib
 import logging
 import os
 import random
-from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 
 from agent_node.batch import Batch
 from agent_node.policy import Policy
-from agent_node.voting import cast_ballot
+from agent_node.serving import Serving, Servings
+from agent_node.voting import await_voter, cast_ballot
+from mpc_vote.app import threads
 from mpc_vote.errors import ErrorKind, VoteError
-from mpc_vote.learning.voters import Voter
 from mpc_vote.mpc.sharing import Share
 from mpc_vote.privacy.mechanisms import Mechanism
 from mpc_vote.privacy.noise import SkellamSampler
-from mpc_vote.proto.mpcvote.v1 import agent_pb2, agent_pb2_grpc, party_pb2, party_pb2_grpc
+from mpc_vote.proto.mpcvote.v1 import (
+    agent_pb2,
+    agent_pb2_grpc,
+    common_pb2,
+    party_pb2,
+    party_pb2_grpc,
+)
+from mpc_vote.tasks import Task, agreement
 from mpc_vote.transport import rpc, tensors
 from mpc_vote.voting.aggregation import share_ballot
 from mpc_vote.voting.ballots import IntArray
@@ -37,10 +45,12 @@ from mpc_vote.voting.spec import Spec
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 _SUBMIT_TRIES = 3
 _BACKOFF_SECONDS = (0.2, 5.0)
+_TASK_SECONDS = 10.0
+_WHO = "The coordinator"
+# What a vote is given to end where the agent leaves the round, or stops.
+_LEAVE_SECONDS = 5.0
 
 
 class Agent:
@@ -50,17 +60,15 @@ class Agent:
         self,
         name: str,
         policy: Policy,
-        voter: Voter,
+        servings: Sequence[Serving],
         capabilities: agent_pb2.Capabilities,
         coordinator: rpc.AuthenticatedChannel,
         parties: Mapping[str, grpc.aio.Channel],
         scratch: Path,
-        voter_name: str = "",
     ) -> None:
         self._name = name
         self._policy = policy
-        self._voter = voter
-        self._voter_name = voter_name or type(voter).__name__
+        self._servings = Servings(name, servings)
         self._capabilities = capabilities
         self._line = coordinator
         self._coordinator = agent_pb2_grpc.AgentServiceStub(coordinator)
@@ -77,6 +85,8 @@ class Agent:
         self._welcomed = False
         self._attending = False
         self._voting = asyncio.Lock()
+        # The round that the voter was asked about, until it has answered.
+        self._voted_on: Spec | None = None
         self._saying = asyncio.Lock()
 
     async def health(self) -> Mapping[str, bool]:
@@ -92,7 +102,7 @@ class Agent:
             try:
                 await self._session()
             except grpc.RpcError as error:
-                failure = VoteError.from_rpc(error, "The coordinator")
+                failure = await self._explained(_unreached(error))
                 log.warning("not attending: %s", failure.message)
             except VoteError as error:
                 log.warning("not attending: %s", error.message)
@@ -101,6 +111,31 @@ class Agent:
             # Spread over time, so that a restarted coordinator is not met by all agents at once.
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))
             wait = min(high, 2 * wait)
+
+    async def _explained(self, refusal: VoteError) -> VoteError:
+        """What the coordinator refused the agent for; of another task, in which settings it
+        differs."""
+        mine = self._servings.task(refusal.values.get("task", ""))
+        if refusal.kind is not ErrorKind.TASK_DIFFERS or mine is None:
+            return refusal
+        return await self._difference(mine, common_pb2.GetTaskRequest(name=mine.name), refusal)
+
+    async def _difference(
+        self, mine: Task, request: common_pb2.GetTaskRequest, refusal: VoteError
+    ) -> VoteError:
+        """That the coordinator's task differs and in what, or if it doesn't say, the refusal."""
+        try:
+            found = await self._coordinator.GetTask(request, timeout=_TASK_SECONDS)
+            other = agreement.from_wire(found.task, _WHO)
+        except (grpc.RpcError, VoteError) as error:
+            told = error if isinstance(error, VoteError) else _unreached(error)
+            log.info("the coordinator's task can't be compared: %s", told.message)
+            return refusal
+        return agreement.differs(f"agent {self._name}", mine, "the coordinator", other)
+
+    def stop_voting(self) -> None:
+        """Ends voters that run in processes of their own: nobody waits for their votes any more."""
+        self._servings.close()
 
     async def _session(self) -> None:
         """One stream, or one after the other while the agent's certificate is replaced."""
@@ -163,7 +198,7 @@ class Agent:
                 await call.done_writing()
                 return successor
             except grpc.RpcError as error:
-                failure = VoteError.from_rpc(error, "The coordinator")
+                failure = _unreached(error)
                 log.warning("still on the old certificate: %s", failure.message)
                 await asyncio.sleep(_BACKOFF_SECONDS[1])
 
@@ -221,18 +256,15 @@ class Agent:
 
         Returns the bytes that were sent.
         """
-        self._policy.check(spec, self._capabilities)
+        serving = await self._serving(spec)
+        self._policy.check(spec, serving)
         await self._promise(spec)
-        with Batch.opened(spec, self._scratch) as batch:
+        with Batch.opened(spec, self._scratch, serving.task) as batch:
             await self._unless_ended(spec, self._fetch(spec, batch))
             await self._check_reach()
+            self._check_voter()
             await self._await_start(spec, call)
-            # One batch, and the ballots on it, are in memory at a time.
-            async with self._voting:
-                if spec.round_id in self._ended:
-                    # Nothing would count any more: no charge, and no vote that others wait for.
-                    raise _over(spec, "the coordinator ended it")
-                shares = await _to_its_end(asyncio.to_thread(self._cast, spec, batch))
+            shares = await self._vote(spec, serving, batch)
         submission = os.urandom(SUBMISSION_ID_BYTES)
         sent = await asyncio.gather(
             *(
@@ -241,6 +273,19 @@ class Agent:
             )
         )
         return sum(sent)
+
+    async def _serving(self, spec: Spec) -> Serving:
+        """What answers the spec; where its task is another of the same name, the refusal says in
+        which settings."""
+        try:
+            return self._servings.find(spec)
+        except VoteError as error:
+            mine = self._servings.task(spec.task)
+            if error.kind is not ErrorKind.TASK_DIFFERS or mine is None:
+                raise
+            digest = spec.message.task_digest
+            request = common_pb2.GetTaskRequest(name=spec.task, digest=digest)
+            raise await self._difference(mine, request, error) from error
 
     async def _promise(self, spec: Spec) -> None:
         """Keeps what the round will cost apart from the budget, until the round is over."""
@@ -269,7 +314,7 @@ class Agent:
         try:
             await batch.fill(self._coordinator.FetchQueries(request, timeout=timeout))
         except grpc.RpcError as error:
-            raise VoteError.from_rpc(error, "The coordinator") from error
+            raise _unreached(error) from error
 
     async def _await_start(self, spec: Spec, call: Any) -> None:
         """Says that the agent is prepared, and waits until enough are."""
@@ -291,7 +336,44 @@ class Agent:
             *(rpc.reach(channel, f"Party {name}") for name, channel in self._channels.items())
         )
 
-    def _cast(self, spec: Spec, batch: Batch) -> list[Share]:
+    def _check_voter(self) -> None:
+        """Makes no promise on behalf of a voter that may never come back: others would pay for
+        rounds that wait for it in vain."""
+        asked = self._voted_on
+        if asked is not None and asked.seconds_left() <= 0:
+            voter = self._servings.find(asked).voter_name
+            log.error("voter %s has not answered round %s", voter, asked.round_id)
+            why = "it has not come back from an earlier round"
+            raise VoteError(ErrorKind.VOTER_FAILED, voter=voter, why=why)
+
+    async def _vote(self, spec: Spec, serving: Serving, batch: Batch) -> list[Share]:
+        """Charges, votes, shares, in a thread. One batch, and the ballots on it, are in memory at a
+        time: the thread keeps its turn to its end, also where nobody waits for it any more."""
+        try:
+            async with asyncio.timeout(max(0.0, spec.seconds_left())):
+                await self._voting.acquire()
+        except TimeoutError as error:
+            raise _over(spec, "its deadline passed before this agent could vote") from error
+        if spec.round_id in self._ended:
+            self._voting.release()
+            # Nothing would count any more: no charge, and no vote that others wait for.
+            raise _over(spec, "the coordinator ended it")
+        self._voted_on = spec
+        work = threads.start(self._cast, spec, serving, batch)
+        work.add_done_callback(self._voted)
+        try:
+            async with asyncio.timeout(max(0.0, spec.seconds_left())):
+                return await asyncio.shield(work)
+        except TimeoutError as error:
+            raise _over(spec, "its deadline passed while this agent voted") from error
+        finally:
+            await asyncio.wait([work], timeout=_LEAVE_SECONDS)
+
+    def _voted(self, _: asyncio.Future[list[Share]]) -> None:
+        self._voted_on = None
+        self._voting.release()
+
+    def _cast(self, spec: Spec, serving: Serving, batch: Batch) -> list[Share]:
         """In a thread: charges, votes, shares.
 
         The spend is on disk before private data is looked at, so that nothing which depends on it,
@@ -301,8 +383,9 @@ class Agent:
         queries = batch.read()
         if spec.seconds_left() <= 0:
             raise _over(spec, "its deadline passed before this agent could vote")
+        await_voter(serving.voter, serving.voter_name, spec)
         self._policy.charge(spec)
-        ballot = cast_ballot(self._voter, self._voter_name, self._name, spec, queries)
+        ballot = cast_ballot(serving.voter, serving.voter_name, self._name, spec, queries)
         return self._share(spec, ballot)
 
     def _share(self, spec: Spec, ballot: IntArray) -> list[Share]:
@@ -340,14 +423,9 @@ class Agent:
                 await call.write(message)
 
 
-async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Work in a thread, which no cancellation ends: whoever is cancelled still waits for it, so
-    that what it holds is not taken to be free."""
-    task = asyncio.create_task(work)
-    try:
-        return await asyncio.shield(task)
-    finally:
-        await asyncio.wait([task])
+def _unreached(error: grpc.RpcError) -> VoteError:
+    """What the coordinator said, or that it says nothing."""
+    return VoteError.from_rpc(error, _WHO, ErrorKind.COORDINATOR_UNREACHABLE)
 
 
 def _over(spec: Spec, why: str) -> VoteError:

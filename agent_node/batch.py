@@ -1,6 +1,7 @@
 """A round's queries at an agent, from their check to the vote.
 
-They are public, and checked as they come: number, shape, dtype, digest, and that they are finite.
+They are public, and checked as they come: number, shape, dtype, digest, that they are finite, and
+that they are inputs of the round's task.
 Till the vote they wait on disk, so that rounds which may never start hold no memory.
 """
 
@@ -17,6 +18,7 @@ import numpy.typing as npt
 
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.proto.mpcvote.v1 import agent_pb2
+from mpc_vote.tasks import Task, agreement
 from mpc_vote.transport import rpc, tensors
 from mpc_vote.voting.spec import Spec
 
@@ -24,18 +26,19 @@ from mpc_vote.voting.spec import Spec
 class Batch:
     """The queries that a spec names, in a file without a name, which ends with the process."""
 
-    def __init__(self, spec: Spec, file: IO[bytes]) -> None:
+    def __init__(self, spec: Spec, file: IO[bytes], task: Task | None = None) -> None:
         self._file = file
+        self._task = task
         self._shape = (spec.message.queries, *spec.query_shape)
         self._dtype = tensors.dtype_of(spec.message.query_dtype)
         self._want = spec.message.queries_digest
 
     @classmethod
     @contextlib.contextmanager
-    def opened(cls, spec: Spec, folder: Path) -> Iterator[Batch]:
+    def opened(cls, spec: Spec, folder: Path, task: Task | None = None) -> Iterator[Batch]:
         """An empty batch, on the disk of this folder."""
         with tempfile.TemporaryFile(dir=folder) as file:
-            yield cls(spec, file)
+            yield cls(spec, file, task)
 
     async def fill(self, responses: AsyncIterable[agent_pb2.FetchQueriesResponse]) -> None:
         """Takes the queries in, or refuses them."""
@@ -47,6 +50,8 @@ class Batch:
             if rows + len(part) > self._shape[0]:
                 raise VoteError(ErrorKind.POLICY_REFUSED, why="it has more queries than it says")
             tensors.check_finite(part, "queries", rows)
+            if self._task is not None:
+                agreement.check_rows(self._task, part, "queries", rows)
             rows += len(part)
             digest.update(part)
             self._file.write(part.tobytes())

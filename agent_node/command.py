@@ -12,7 +12,6 @@ from agent_node.settings import AgentSettings
 from agent_node.startup import attend, open_agent
 from agent_node.voting import prepare
 from mpc_vote.app import process
-from mpc_vote.app.process import CommandError
 from mpc_vote.pki.identity import Identity, Role
 from mpc_vote.transport import rpc
 
@@ -28,14 +27,9 @@ async def serve_agent(settings: AgentSettings) -> None:
     """Runs an agent until it is told to stop."""
     credentials = await credentials_of(settings)
     name = credentials.identity.name
-    try:
-        voter, capabilities = await asyncio.to_thread(prepare, settings, name)
-    except (ValueError, OSError) as error:
-        raise CommandError(f"the data of agent {name} can't be used: {error}") from error
+    servings = await asyncio.to_thread(prepare, settings, name)
     async with contextlib.AsyncExitStack() as stack:
-        agent = await open_agent(
-            stack, settings, credentials, settings.data_dir, voter, capabilities
-        )
+        agent = await open_agent(stack, settings, credentials, settings.data_dir, servings)
         if settings.health_listen is not None:
             server = rpc.Server(credentials, settings.health_listen, [], agent.health)
             stack.push_async_callback(server.stop)

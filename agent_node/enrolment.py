@@ -40,7 +40,7 @@ _RETRY_SECONDS = 60.0
 _CLAIMED = "claimed"
 _MAX_TOKEN_BYTES = 1024
 # The coordinator is not up yet, or has no time: asking again may help.
-_PASSING = (ErrorKind.PARTY_UNREACHABLE, ErrorKind.ANSWER_LATE, ErrorKind.ENROLMENT_BUSY)
+_PASSING = (ErrorKind.COORDINATOR_UNREACHABLE, ErrorKind.ANSWER_LATE, ErrorKind.ENROLMENT_BUSY)
 
 
 async def credentials_of(settings: AgentSettings) -> Credentials:
@@ -75,7 +75,9 @@ async def _renew(
     try:
         response = rpc.readable(await stub.Renew(request, timeout=_CALL_SECONDS), "Renew")
     except grpc.RpcError as error:
-        raise VoteError.from_rpc(error, "The coordinator") from error
+        raise VoteError.from_rpc(
+            error, "The coordinator", ErrorKind.COORDINATOR_UNREACHABLE
+        ) from error
     chain, key_pem = response.certificate_pem, pem.encode_key(key)
     renewed = Credentials.check(credentials.ca_pem, chain, key_pem, paths, Role.AGENT)
     if renewed.identity != credentials.identity:
@@ -156,7 +158,9 @@ async def _ask(
             response: enrolment_pb2.EnrolResponse = await stub.Enrol(request, timeout=_CALL_SECONDS)
             return rpc.readable(response, "Enrol")
         except grpc.RpcError as error:
-            failure = VoteError.from_rpc(error, "The coordinator")
+            failure = VoteError.from_rpc(
+                error, "The coordinator", ErrorKind.COORDINATOR_UNREACHABLE
+            )
             if failure.kind not in _PASSING:
                 raise failure from error
             log.warning("not enrolled yet: %s", failure.message)

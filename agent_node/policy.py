@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
+from agent_node.serving import Serving
 from agent_node.settings import AgentSettings, Rounds
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.privacy.ledger import AlreadyCharged, BudgetExhausted, Ledger
@@ -40,9 +40,9 @@ class Policy:
         self._settings = settings
         self._ledger = ledger
 
-    def check(self, spec: Spec, capabilities: Any) -> None:
+    def check(self, spec: Spec, serving: Serving) -> None:
         """Refuses a spec that doesn't fit, saying why; nothing is spent."""
-        mine, message = self._settings, spec.message
+        mine, message, offer = self._settings, spec.message, serving.offer
         tests: list[tuple[bool, Callable[[], str]]] = [
             (self._name in spec.roster, lambda: "this agent is not on its roster"),
             (
@@ -80,15 +80,19 @@ class Policy:
                 lambda: f"it is {_kind_of(spec)}, and this agent answers {mine.rounds} rounds only",
             ),
             (
-                message.classes == capabilities.classes
-                and message.query_dtype == capabilities.query_dtype
-                and spec.query_shape == tuple(capabilities.query_shape)
-                and message.ballot in capabilities.ballots,
+                message.classes == offer.classes
+                and message.query_dtype == offer.query_dtype
+                and spec.query_shape == tuple(offer.query_shape)
+                and message.ballot in offer.ballots,
                 lambda: "its queries, classes or ballot are not what this agent answers",
             ),
             (
-                not spec.ballot.needs_k or spec.roster.get(self._name) == capabilities.k,
+                not spec.ballot.needs_k or spec.roster.get(self._name) == offer.k,
                 lambda: "it gives this agent another k",
+            ),
+            (
+                serving.task is None or message.tau == serving.task.vote.tau,
+                lambda: "its tau is not the task's",
             ),
         ]
         for passed, why in tests:
@@ -113,9 +117,8 @@ class Policy:
 
     def charge(self, spec: Spec) -> None:
         """Writes the spend down; a round that was charged before is not answered again."""
-        note = f"{spec.ballot.name}, sigma {spec.message.sigma:g}"
         with self._refusing():
-            self._ledger.charge(spec.round_id, self.cost(spec), note)
+            self._ledger.charge(spec.round_id, self.cost(spec), spec.note)
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:

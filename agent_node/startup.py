@@ -11,12 +11,11 @@ from pathlib import Path
 
 from agent_node.agent import Agent
 from agent_node.policy import Policy, announced
+from agent_node.serving import Serving
 from agent_node.settings import AgentSettings
 from mpc_vote.app import folder, process
-from mpc_vote.learning.voters import Voter
 from mpc_vote.pki.identity import Credentials, Identity, Role
 from mpc_vote.privacy.ledger import Budget, Ledger
-from mpc_vote.proto.mpcvote.v1 import agent_pb2
 from mpc_vote.transport import rpc
 
 log = logging.getLogger(__name__)
@@ -29,11 +28,11 @@ async def open_agent(
     settings: AgentSettings,
     credentials: Credentials,
     data_dir: Path,
-    voter: Voter,
-    capabilities: agent_pb2.Capabilities,
+    servings: Sequence[Serving],
     kind: type[Agent] = Agent,
 ) -> Agent:
-    """An agent whose ledger and connections last as long as the stack."""
+    """An agent whose ledger and connections last as long as the stack; whatever it serves is
+    charged to the one ledger."""
     name = credentials.identity.name
     stack.enter_context(folder.held(data_dir))
     budget = Budget(settings.budget_agent, settings.budget_instance, settings.delta)
@@ -41,7 +40,8 @@ async def open_agent(
         contextlib.closing(Ledger(data_dir / "ledger.db", budget, str(credentials.identity)))
     )
     log.info("%s spends from ledger %s", credentials.identity, ledger.ledger_id)
-    capabilities.MergeFrom(announced(settings))
+    capabilities = announced(settings)
+    capabilities.offers.extend(one.offer for one in servings)
     capabilities.ledger_id = ledger.ledger_id
     capabilities.process_id = secrets.token_hex(_PROCESS_ID_BYTES)
     coordinator = Identity(Role.COORDINATOR, settings.coordinator_name)
@@ -54,12 +54,11 @@ async def open_agent(
     return kind(
         name,
         Policy(name, settings, ledger),
-        voter,
+        servings,
         capabilities,
         channel,
         parties,
         data_dir,
-        settings.voter,
     )
 
 
@@ -71,6 +70,8 @@ async def attend(agents: Sequence[Agent]) -> None:
         try:
             await asyncio.wait([*attending, stopping], return_when=asyncio.FIRST_COMPLETED)
         finally:
+            for agent in agents:
+                agent.stop_voting()
             for task in (*attending, stopping):
                 task.cancel()
             results = await asyncio.gather(*attending, return_exceptions=True)

@@ -6,6 +6,9 @@
         result = client.label(queries, Plan(classes=10))
         print(result.labels, result.cost.epsilon_agent)
 
+With a task, `Plan(task=Task.load(path))` or `Plan(task=client.task("rhc"))`, all that it says need
+not be said again, and `result.names` has the labels by name.
+
 `AsyncLabelClient` does the same on asyncio. Both raise `VoteError`, which says what to do. With
 `patience`, in seconds, a service that is busy is asked again when it says so, until then.
 """
@@ -21,6 +24,7 @@ import time
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
+    Callable,
     Coroutine,
     Generator,
     Iterator,
@@ -31,7 +35,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 import grpc
 import numpy as np
@@ -39,7 +43,7 @@ import numpy.typing as npt
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from mpc_vote.argmax.registry import EngineKind
+from mpc_vote.argmax.registry import ENGINES, EngineKind
 from mpc_vote.errors import ErrorKind, VoteError, printable
 from mpc_vote.pki.identity import Credentials, Identity, Role
 from mpc_vote.privacy.accountant import MIN_DELTA
@@ -50,9 +54,11 @@ from mpc_vote.proto.mpcvote.v1 import (
     model_pb2,
     model_pb2_grpc,
 )
+from mpc_vote.tasks import Task, agreement
 from mpc_vote.transport import rpc, tensors
-from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.ballots import BALLOTS, BallotKind
 from mpc_vote.voting.limits import MAX_CLASSES
+from mpc_vote.voting.round_plan import RoundPlan
 
 _CALL_SECONDS = 30.0
 _LABEL_SECONDS = 3_600.0
@@ -70,7 +76,8 @@ Answer = TypeVar("Answer", bound=Message)
 class Progress:
     """How far a round is; seconds since its start, by the coordinator's clock.
 
-    In the stage `waiting`, there is none yet: seconds since the first request, by the client's.
+    In the stage `waiting`, there is none yet: seconds since the first request, by the client's. The
+    stage `opened` is the first that knows the round's id.
     """
 
     stage: str
@@ -78,6 +85,7 @@ class Progress:
     total: int
     detail: str
     seconds: float
+    round_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,23 +99,44 @@ class LabelResult:
     absences: dict[str, str]
     warnings: tuple[str, ...]
     spec: common_pb2.RoundSpec | None
+    task: Task | None = None
+
+    @property
+    def names(self) -> list[str] | list[list[str]] | None:
+        """The labels by name, for attributes a list of those that a row has; None without a
+        task."""
+        return None if self.task is None else self.task.names(self.labels)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is asked for; None means the service's default."""
+    """What is asked for; None means the service's default.
 
-    classes: int
-    ballot: BallotKind | None = None
+    Either `task` or `classes` is given: classes, ballot and tau follow from a task. Ballots and
+    engines can be given by name, as in `Plan(classes=10, ballot="knn_count")`. `agreement` is the
+    part of the votes on a query that is expected to name its right class: where noise would drown
+    even their lead the request is refused, unspent. None: labels are asked for all the same.
+    """
+
+    classes: int | None = None
+    ballot: BallotKind | str | None = None
     sigma: float | None = None
     quorum: int | None = None
     collusion: int | None = None
     tau: int | None = None
-    engine: EngineKind | None = None
+    engine: EngineKind | str | None = None
     delta: float | None = None
     answer_seconds: int | None = None
     request_id: str | None = None
     verified: bool | None = None
+    task: Task | None = None
+    agreement: float | None = 1.0
+
+    def __post_init__(self) -> None:
+        for name, registry in (("ballot", BALLOTS), ("engine", ENGINES)):
+            given = getattr(self, name)
+            if given is not None:
+                object.__setattr__(self, name, registry.chosen(given))
 
     def message(self) -> label_pb2.LabelPlan:
         """The plan on the wire, where zero means the default: a zero that is meant is refused."""
@@ -117,20 +146,42 @@ class Plan:
             raise VoteError(
                 ErrorKind.DELTA_RANGE, field="plan.delta", got=self.delta, low=MIN_DELTA
             )
-        if not 1 <= self.classes <= MAX_CLASSES:
+        if self.agreement is not None and not 0 <= self.agreement <= 1:
+            raise VoteError(ErrorKind.AGREEMENT_RANGE, field="plan.agreement", got=self.agreement)
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        if self.task is not None:
+            given |= self._of_task(self.task)
+        classes = given.get("classes", 0)
+        if not 1 <= classes <= MAX_CLASSES:
             raise VoteError(
                 ErrorKind.CLASSES_RANGE,
                 field="plan.classes",
-                got=self.classes,
+                got=classes,
                 low=1,
                 high=MAX_CLASSES,
             )
-        given = {name: value for name, value in vars(self).items() if value is not None}
-        if self.ballot is not None:
-            given["ballot"] = self.ballot.code
-        if self.engine is not None:
-            given["engine"] = self.engine.code
+        for name in ("ballot", "engine"):
+            if name in given:
+                given[name] = given[name].code
         return label_pb2.LabelPlan(**given)
+
+    def _of_task(self, task: Task) -> dict[str, Any]:
+        """What follows from a task; what the plan says otherwise is refused."""
+        follows = {"classes": len(task.classes), "ballot": task.vote.ballot, "tau": task.vote.tau}
+        for name, want in follows.items():
+            got = getattr(self, name)
+            if got is not None and got != want:
+                raise VoteError(
+                    ErrorKind.TASK_CONTRADICTED,
+                    field=f"plan.{name}",
+                    got=getattr(got, "name", got),
+                    task=task.name,
+                    want=getattr(want, "name", want),
+                )
+        return {**follows, "task": task.name, "task_digest": task.digest}
+
+
+OnTraining: TypeAlias = Callable[[model_pb2.TrainProgress], None]
 
 
 def pause(error: VoteError) -> float | None:
@@ -176,14 +227,18 @@ class AsyncLabelClient:
     ) -> AsyncGenerator[Progress | LabelResult, None]:
         """Labels a batch: progress as it happens, then the result."""
         array, message = _rows(queries), plan.message()
+        if plan.task is not None:
+            agreement.check_rows(plan.task, array, "queries")
         started = time.monotonic()
         while True:
             try:
-                async with contextlib.aclosing(self._ask(array, message)) as events:
+                async with contextlib.aclosing(self._ask(array, message, plan.task)) as events:
                     async for event in events:
                         yield event
                 return
             except VoteError as error:
+                if error.kind is ErrorKind.TASK_DIFFERS and plan.task is not None:
+                    raise await self._difference(plan.task) from error
                 wait, waited = pause(error), time.monotonic() - started
                 if wait is None or waited + wait > patience:
                     raise
@@ -191,8 +246,12 @@ class AsyncLabelClient:
             yield Progress("waiting", 0, 1, detail, waited)
             await asyncio.sleep(wait)
 
+    async def _difference(self, mine: Task) -> VoteError:
+        """That the service's task of this name is another, and in what."""
+        return agreement.differs("this client", mine, "the service", await self.task(mine.name))
+
     async def _ask(
-        self, queries: npt.NDArray[Any], plan: label_pb2.LabelPlan
+        self, queries: npt.NDArray[Any], plan: label_pb2.LabelPlan, task: Task | None
     ) -> AsyncGenerator[Progress | LabelResult, None]:
         """One request."""
         parts: list[label_pb2.Labels] = []
@@ -204,30 +263,66 @@ class AsyncLabelClient:
                 _plain(response)
                 if response.HasField("opened"):
                     opened = response.opened
+                    yield Progress("opened", 1, 1, "", 0.0, opened.spec.round_id)
                 elif response.HasField("progress"):
-                    yield _progress(response.progress)
+                    yield _progress(response.progress, opened.spec.round_id)
                 elif response.HasField("labels"):
                     parts.append(response.labels)
                     room -= len(response.labels.values)
                     if room < 0 or len(parts) > len(queries):
                         raise _nonsense(f"it has more labels than {len(queries)} queries take")
                 else:
-                    yield _result(response.completed, parts, opened, len(queries), plan.classes)
+                    yield _result(response.completed, parts, opened, queries, plan, task)
                     return
         except grpc.RpcError as error:
-            raise VoteError.from_rpc(error, _WHO) from error
+            raise _failed(error) from error
         finally:
             call.cancel()
-        raise VoteError(ErrorKind.PARTY_UNREACHABLE, who=_WHO, why="it ended the stream")
+        raise VoteError(ErrorKind.COORDINATOR_UNREACHABLE, why="it ended the stream")
+
+    async def plan(self, queries: npt.ArrayLike | int, plan: Plan) -> RoundPlan:
+        """A dry run: who would be asked and what it would cost; nothing is spent or kept.
+
+        A number of queries is enough; with an array, what agents take of it is checked too.
+        """
+        request = label_pb2.PlanRoundRequest(plan=plan.message())
+        if isinstance(queries, int):
+            request.plan.queries = queries
+        else:
+            array = _rows(queries)
+            if plan.task is not None:
+                agreement.check_rows(plan.task, array, "queries")
+            request.plan.queries = len(array)
+            request.query_dtype = tensors.dtype_code(array.dtype)
+            request.query_shape.extend(array.shape[1:])
+        try:
+            answer = await _call(self._labels.PlanRound(request, timeout=_CALL_SECONDS))
+        except VoteError as error:
+            if error.kind is ErrorKind.TASK_DIFFERS and plan.task is not None:
+                raise await self._difference(plan.task) from error
+            raise
+        try:
+            return RoundPlan.from_message(answer)
+        except VoteError as error:
+            raise _nonsense(error.message) from error
 
     async def is_ready(self) -> bool:
         """Whether the service can label: every party can work and an agent attends."""
         return await rpc.is_serving(self._channel, "mpcvote.v1.LabelService")
 
     async def service(self) -> label_pb2.GetServiceResponse:
-        """Who attends, and the defaults."""
+        """Who attends, which tasks there are, and the defaults."""
         request = label_pb2.GetServiceRequest()
         return await _call(self._labels.GetService(request, timeout=_CALL_SECONDS))
+
+    async def task(self, name: str) -> Task:
+        """A task that the service serves."""
+        request = common_pb2.GetTaskRequest(name=name)
+        found = await _call(self._labels.GetTask(request, timeout=_CALL_SECONDS))
+        task = agreement.from_wire(found.task, _WHO)
+        if task.name != name:
+            raise _nonsense("it is another task than the one asked for")
+        return task
 
     async def rounds(self) -> Sequence[label_pb2.RoundSummary]:
         """This client's rounds, oldest first."""
@@ -246,31 +341,48 @@ class AsyncLabelClient:
             raise _nonsense(f"{len(labels.values)} labels for {rows} queries")
         return found
 
+    @staticmethod
+    def task_of(found: label_pb2.GetRoundResponse) -> Task | None:
+        """The task of a round as it was then, if it has one."""
+        return agreement.from_wire(found.task, _WHO) if found.HasField("task") else None
+
+    async def cancel(self, round_id: str) -> bool:
+        """Ends a round of this client's; False if it is charged, and goes on, or has ended."""
+        request = label_pb2.CancelRoundRequest(round_id=round_id)
+        answer = await _call(self._labels.CancelRound(request, timeout=_CALL_SECONDS))
+        return answer.cancelled
+
     async def train(
         self,
         round_ids: Sequence[str] = (),
         seed: int = 0,
         unlabelled: npt.ArrayLike | None = None,
         features: str = "",
-    ) -> AsyncGenerator[model_pb2.TrainProgress | model_pb2.Model, None]:
-        """Trains a new version of the global model: progress, then the model's description.
+        *,
+        task: Task | None = None,
+        on_progress: OnTraining = lambda _: None,
+    ) -> model_pb2.Model:
+        """Trains a new version of the global model, and returns its description.
 
-        It also learns from `unlabelled` public points; neighbours among them are sought in the
-        feature map of this name, or among the points themselves.
+        It learns from all complete rounds of the task, or from those that are named; and also from
+        `unlabelled` public points. Without a task, neighbours among these are sought in the feature
+        map of this name, or among the points themselves.
         """
-        first = model_pb2.TrainRequest(round_ids=round_ids, seed=seed, features=features)
+        first = model_pb2.TrainRequest(
+            round_ids=round_ids, seed=seed, features=features, task_digest=_digest(task)
+        )
         points = None if unlabelled is None else _rows(unlabelled, "unlabelled")
+        if task is not None and points is not None:
+            agreement.check_rows(task, points, "unlabelled")
         call = self._models.Train(_train_requests(first, points), timeout=_LABEL_SECONDS)
         try:
             async for response in call:
                 _plain(response)
-                if response.HasField("progress"):
-                    yield response.progress
-                else:
-                    yield response.model
-                    return
+                if not response.HasField("progress"):
+                    return response.model
+                on_progress(response.progress)
         except grpc.RpcError as error:
-            raise VoteError.from_rpc(error, _WHO) from error
+            raise _failed(error) from error
         finally:
             call.cancel()
         raise _nonsense("it ended without a model")
@@ -281,10 +393,12 @@ class AsyncLabelClient:
         response = await _call(self._models.ListModels(request, timeout=_CALL_SECONDS))
         return list(response.models)
 
-    async def model(self, version: int = 0) -> tuple[model_pb2.Model, bytes]:
-        """A version's description and its safetensors file; 0 is the newest."""
+    async def model(
+        self, version: int = 0, *, task: Task | None = None
+    ) -> tuple[model_pb2.Model, bytes]:
+        """A version's description and its file; 0 is the newest, with a task of its models."""
         description, content = model_pb2.Model(), bytearray()
-        request = model_pb2.GetModelRequest(version=version)
+        request = model_pb2.GetModelRequest(version=version, task_digest=_digest(task))
         try:
             async for response in self._models.GetModel(request, timeout=_CALL_SECONDS):
                 _plain(response)
@@ -295,16 +409,23 @@ class AsyncLabelClient:
                 if len(content) > _MAX_MODEL_BYTES:
                     raise _nonsense(f"the model takes over {_MAX_MODEL_BYTES} bytes")
         except grpc.RpcError as error:
-            raise VoteError.from_rpc(error, _WHO) from error
+            raise _failed(error) from error
         if hashlib.sha256(content).digest() != description.sha256:
             raise _nonsense("the model is not the one that it describes")
         return description, bytes(content)
 
-    async def predict(self, inputs: npt.ArrayLike, version: int = 0) -> npt.NDArray[np.int64]:
-        """What the global model says of these inputs."""
+    async def predict(
+        self, inputs: npt.ArrayLike, version: int = 0, *, task: Task | None = None
+    ) -> npt.NDArray[np.int64]:
+        """What the global model says of these inputs; with a task, one of the task's models."""
         labels: list[int] = []
-        for tensor in tensors.chunks(_rows(inputs)):
-            request = model_pb2.PredictRequest(version=version, inputs=tensor)
+        rows = _rows(inputs, "inputs")
+        if task is not None:
+            agreement.check_rows(task, rows, "inputs")
+        for tensor in tensors.chunks(rows):
+            request = model_pb2.PredictRequest(
+                version=version, inputs=tensor, task_digest=_digest(task)
+            )
             response = await _call(self._models.Predict(request, timeout=_CALL_SECONDS))
             if len(response.labels) != tensor.shape[0]:
                 raise _nonsense(f"{len(response.labels)} labels for {tensor.shape[0]} inputs")
@@ -344,7 +465,7 @@ class LabelClient:
 
     def close(self) -> None:
         """Closes the connection and ends the thread."""
-        if self._thread.is_alive():
+        if not self._loop.is_closed():
             self._wait(self._client.close())
             self._stop()
 
@@ -358,9 +479,20 @@ class LabelClient:
         """Labels a batch: progress as it happens, then the result."""
         return self._iterate(self._client.stream(queries, plan, patience))
 
+    def plan(self, queries: npt.ArrayLike | int, plan: Plan) -> RoundPlan:
+        """A dry run: who would be asked and what it would cost; nothing is spent or kept.
+
+        A number of queries is enough; with an array, what agents take of it is checked too.
+        """
+        return self._wait(self._client.plan(queries, plan))
+
     def service(self) -> label_pb2.GetServiceResponse:
-        """Who attends, and the defaults."""
+        """Who attends, which tasks there are, and the defaults."""
         return self._wait(self._client.service())
+
+    def task(self, name: str) -> Task:
+        """A task that the service serves."""
+        return self._wait(self._client.task(name))
 
     def rounds(self) -> Sequence[label_pb2.RoundSummary]:
         """This client's rounds, oldest first."""
@@ -370,33 +502,51 @@ class LabelClient:
         """A round's state and, if it is complete, its labels."""
         return self._wait(self._client.round(round_id))
 
+    def cancel(self, round_id: str) -> bool:
+        """Ends a round of this client's; False if it is charged, and goes on, or has ended."""
+        return self._wait(self._client.cancel(round_id))
+
     def train(
         self,
         round_ids: Sequence[str] = (),
         seed: int = 0,
         unlabelled: npt.ArrayLike | None = None,
         features: str = "",
-    ) -> Generator[model_pb2.TrainProgress | model_pb2.Model, None, None]:
-        """Trains a new version of the global model: progress, then the model's description.
+        *,
+        task: Task | None = None,
+        on_progress: OnTraining = lambda _: None,
+    ) -> model_pb2.Model:
+        """Trains a new version of the global model, and returns its description.
 
-        It also learns from `unlabelled` public points; neighbours among them are sought in the
-        feature map of this name, or among the points themselves.
+        It learns from all complete rounds of the task, or from those that are named; and also from
+        `unlabelled` public points. Without a task, neighbours among these are sought in the feature
+        map of this name, or among the points themselves. `on_progress` is called in the client's
+        own thread.
         """
-        return self._iterate(self._client.train(round_ids, seed, unlabelled, features))
+        return self._wait(
+            self._client.train(
+                round_ids, seed, unlabelled, features, task=task, on_progress=on_progress
+            )
+        )
 
     def models(self) -> Sequence[model_pb2.Model]:
         """All versions, oldest first."""
         return self._wait(self._client.models())
 
-    def model(self, version: int = 0) -> tuple[model_pb2.Model, bytes]:
-        """A version's description and its safetensors file; 0 is the newest."""
-        return self._wait(self._client.model(version))
+    def model(self, version: int = 0, *, task: Task | None = None) -> tuple[model_pb2.Model, bytes]:
+        """A version's description and its file; 0 is the newest, with a task of its models."""
+        return self._wait(self._client.model(version, task=task))
 
-    def predict(self, inputs: npt.ArrayLike, version: int = 0) -> npt.NDArray[np.int64]:
-        """What the global model says of these inputs."""
-        return self._wait(self._client.predict(inputs, version))
+    def predict(
+        self, inputs: npt.ArrayLike, version: int = 0, *, task: Task | None = None
+    ) -> npt.NDArray[np.int64]:
+        """What the global model says of these inputs; with a task, one of the task's models."""
+        return self._wait(self._client.predict(inputs, version, task=task))
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._loop.is_closed():
+            work.close()
+            raise RuntimeError("the client is closed: make a new one")
         future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -415,12 +565,25 @@ class LabelClient:
             while (event := self._wait(step())) is not None:
                 yield event
         finally:
-            self._wait(close())
+            # A client that was closed meanwhile has ended the call.
+            if not self._loop.is_closed():
+                self._wait(close())
 
     def _stop(self) -> None:
+        """Ends the loop once nothing is left that would want to run on it."""
+        asyncio.run_coroutine_threadsafe(_end_tasks(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _end_tasks() -> None:
+    """Cancels whatever else runs on this loop, and waits for it."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()
 
 
 def _rows(given: npt.ArrayLike, field: str = "queries") -> npt.NDArray[Any]:
@@ -436,6 +599,10 @@ def _rows(given: npt.ArrayLike, field: str = "queries") -> npt.NDArray[Any]:
     tensors.rows_per_chunk(array[:1].nbytes, field)
     tensors.check_finite(array, field)
     return array
+
+
+def _digest(task: Task | None) -> bytes:
+    return b"" if task is None else task.digest
 
 
 def _requests(
@@ -456,25 +623,29 @@ def _train_requests(
             yield model_pb2.TrainRequest(unlabelled=tensor)
 
 
-def _progress(message: label_pb2.Progress) -> Progress:
+def _progress(message: label_pb2.Progress, round_id: str) -> Progress:
     known = message.stage in label_pb2.Stage.values()
     stage = label_pb2.Stage.Name(message.stage).removeprefix("STAGE_").lower() if known else "?"
-    return Progress(stage, message.done, message.total, message.detail, message.seconds)
+    return Progress(stage, message.done, message.total, message.detail, message.seconds, round_id)
 
 
 def _result(
     completed: label_pb2.RoundCompleted,
     parts: Sequence[label_pb2.Labels],
     opened: label_pb2.RoundOpened,
-    rows: int,
-    classes: int,
+    queries: npt.NDArray[Any],
+    plan: label_pb2.LabelPlan,
+    task: Task | None,
 ) -> LabelResult:
     """All labels in their places, once there is one for each query."""
+    rows, classes = len(queries), plan.classes
     width = parts[0].width if parts else 1
     values = {part.offset: part.values for part in parts}
     flat = np.array([value for o in sorted(values) for value in values[o]], dtype=np.int64)
     if width == 0 or flat.size != rows * width:
         raise _nonsense(f"{flat.size} labels for {rows} queries")
+    if task is not None and width != task.vote.ballot.width(classes):
+        raise _nonsense(f"{width} labels for a query of task {task.name}")
     if flat.max() >= max(2, classes):
         raise _nonsense(f"label {flat.max()} of {classes} classes")
     return LabelResult(
@@ -485,7 +656,12 @@ def _result(
         absences={one.agent: one.reason for one in completed.absences},
         warnings=tuple(opened.warnings),
         spec=opened.spec if opened.HasField("spec") else None,
+        task=task,
     )
+
+
+def _failed(error: grpc.RpcError) -> VoteError:
+    return VoteError.from_rpc(error, _WHO, ErrorKind.COORDINATOR_UNREACHABLE)
 
 
 def _nonsense(why: str) -> VoteError:
@@ -515,7 +691,7 @@ async def _call(call: Awaitable[Answer]) -> Answer:
     try:
         answer = await call
     except grpc.RpcError as error:
-        raise VoteError.from_rpc(error, _WHO) from error
+        raise _failed(error) from error
     if answer is None:
         # What gRPC gives where a call ends well without an answer.
         raise _nonsense("it is empty")

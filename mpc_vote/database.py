@@ -16,7 +16,8 @@ def connect(path: Path) -> sqlite3.Connection:
     yet: whoever opens it says what is wrong with a file that is no database.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return _open(str(path))
+    # Absolute: a relative name may look like a URI, which some builds of SQLite take unasked.
+    return _open(str(path.absolute()), uri=False)
 
 
 def connect_durable(path: Path) -> sqlite3.Connection:
@@ -29,7 +30,7 @@ def connect_durable(path: Path) -> sqlite3.Connection:
 
 def read_only(path: Path) -> sqlite3.Connection:
     """A database that another process may be writing to."""
-    return _open(f"{path.absolute().as_uri()}?mode=ro")
+    return _open(f"{path.absolute().as_uri()}?mode=ro", uri=True)
 
 
 def sync_fully(database: sqlite3.Connection) -> None:
@@ -53,10 +54,10 @@ def settle(database: sqlite3.Connection) -> None:
         database.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}")
 
 
-def _open(name: str) -> sqlite3.Connection:
+def _open(name: str, *, uri: bool) -> sqlite3.Connection:
     return sqlite3.connect(
         name,
-        uri=name.startswith("file:"),
+        uri=uri,
         timeout=BUSY_SECONDS,
         isolation_level=None,
         check_same_thread=False,

@@ -59,12 +59,12 @@ class ErrorKind(enum.Enum):
     )
     QUERIES_NOT_FINITE = (
         _BAD,
-        "Query {row} holds NaN or infinity. Clean the batch and send again.",
+        "Query {row} holds NaN or infinity. Clean the batch and send it again.",
     )
     QUERIES_RANGE = (
         _BAD,
-        "Query {row} holds a number beyond {limit:g}, above or below zero. Scale the batch as the "
-        "agents' data is scaled and send again.",
+        "Query {row} holds a number larger than {limit:g} in absolute value. Scale the batch like "
+        "the agents' data and send it again.",
     )
     TENSOR_MALFORMED = (
         _BAD,
@@ -74,30 +74,36 @@ class ErrorKind(enum.Enum):
     CLASSES_RANGE = (_BAD, "{got} classes were asked for; choose from {low} to {high}.")
     CLASSES_MISMATCH = (
         _BAD,
-        "{got} classes were asked for, but the attending agents answer {want}. "
-        "Ask for what they answer.",
+        "{got} classes were asked for, but the connected agents answer {want}. "
+        "Ask for that number.",
     )
     METHOD_UNKNOWN = (_BAD, "{field} {got!r} is unknown. Choose one of: {want}.")
     BALLOT_UNSUPPORTED = (
         _STATE,
-        "No attending agent casts {got} ballots. Available: {want}.",
+        "No connected agent casts {got} ballots. Available: {want}.",
     )
     SIGMA_RANGE = (_BAD, "sigma must be a positive finite number of votes, got {got}.")
+    LEAD_DROWNED = (
+        _STATE,
+        "{why} Nothing was asked and nothing was spent; ask all the same with --yes, in Python "
+        "with Plan(agreement=None).",
+    )
+    AGREEMENT_RANGE = (_BAD, "The agreement {got} is no part of the votes; choose from 0 to 1.")
     SIGMA_BELOW_POLICY = (
         _BAD,
-        "sigma {got:g} is below the least that {who} accepts, {want:g}. Ask for at least that.",
+        "sigma {got:g} is below the minimum that {who} accepts, {want:g}. Ask for at least that.",
     )
     DELTA_RANGE = (_BAD, "delta must be at least {low} and below 1, got {got}.")
     TAU_RANGE = (_BAD, "tau must be from 1 to the number of attributes ({high}), got {got}.")
     QUORUM_RANGE = (
         _BAD,
         "A quorum of {got} does not fit {roster} agents with {collusion} assumed to collude. "
-        "Choose a quorum of at most {roster}, and fewer to collude than the quorum has.",
+        "Choose a quorum of at most {roster}, and a collusion bound below the quorum.",
     )
     AGENTS_UNWILLING = (
         _STATE,
-        "The policies of the attending agents leave {got} for a quorum of {want}: {why}. "
-        "Ask for what they accept, start more agents, or have their owners accept less.",
+        "The policies of the connected agents leave {got} for a quorum of {want}: {why}. "
+        "Ask for what they accept, start more agents, or have their owners relax the policies.",
     )
     K_RANGE = (
         _STATE,
@@ -118,6 +124,21 @@ class ErrorKind(enum.Enum):
         "{field} {got!r} is not a valid name. Use lower-case letters, digits, dashes.",
     )
     SPEC_INVALID = (_BAD, "The round's spec is not acceptable: {why}.")
+    INPUT_UNFIT = (
+        _BAD,
+        "These are no inputs of task {task}: {why}. Read them with mpc_vote.data.readers, or with "
+        "`mpc-vote label --task`.",
+    )
+    TASK_CONTRADICTED = (_BAD, "{field} is {got}, and task {task} has {want}. Leave it out.")
+    TASK_UNKNOWN = (
+        grpc.StatusCode.NOT_FOUND,
+        "{who} has no task {task}, but {want}. Name one of these, or have its operator serve it "
+        "(--task).",
+    )
+    TASK_DIFFERS = (
+        _STATE,
+        "Task {task} is not the same for {who}: {why}. Use one file everywhere.",
+    )
     RANGE_OVERFLOW = (
         _BAD,
         "The totals of this round need {need} bits, {have} fit. Lower sigma or k, or "
@@ -147,14 +168,15 @@ class ErrorKind(enum.Enum):
     )
     LEDGER_CHANGED = (
         _STATE,
-        "Agent {agent} is known here by another ledger than the one it came with, {ledger}, which "
-        "may have forgotten what was spent. Put its data folder back; if that is lost, the "
-        "coordinator's operator can accept the new ledger (--accept-ledgers).",
+        "Agent {agent} came with ledger {ledger}, which is not the one known here and may lack "
+        "earlier spends. Restore its data folder; if that is lost, the coordinator's operator can "
+        "accept the new ledger (--accept-ledgers).",
     )
     SEAT_TAKEN = (
         grpc.StatusCode.ALREADY_EXISTS,
-        "Agent {agent} attends already, by another process. If only one was started, somebody "
-        "else has its certificate and ledger; after a crash the seat is free within a minute.",
+        "Agent {agent} is already connected, from another process. If only one was started, "
+        "somebody else has its certificate and ledger; after a crash it can connect again within a "
+        "minute.",
     )
     NAME_REFUSED = (
         grpc.StatusCode.PERMISSION_DENIED,
@@ -171,18 +193,31 @@ class ErrorKind(enum.Enum):
     )
     ENROLMENT_BUSY = (
         grpc.StatusCode.UNAVAILABLE,
-        "Too many agents enrol at the same time. Ask again in a moment.",
+        "Too many agents are enrolling at the same time. Ask again in a moment.",
     )
     RENEWAL_ELSEWHERE = (
         _STATE,
-        "This coordinator certifies agents that enrolled with it, if any. Ask whoever issued this "
-        "certificate for a new one.",
+        "This coordinator renews certificates of agents that enrolled with it. Ask whoever issued "
+        "this certificate for a new one.",
     )
 
     # the state of the service
     AGENTS_ABSENT = (
         grpc.StatusCode.UNAVAILABLE,
-        "No agent attends. Start the agents, then ask again.",
+        "No agent is connected. Start the agents, then ask again.",
+    )
+    COORDINATOR_UNREACHABLE = (
+        grpc.StatusCode.UNAVAILABLE,
+        "The coordinator does not answer ({why}). Check that it runs and that the address and its "
+        "certificate are right.",
+    )
+    TASK_MISSING = (
+        _STATE,
+        "The attending agents answer tasks only: {want}. Name one of them (--task).",
+    )
+    TASK_UNATTENDED = (
+        grpc.StatusCode.UNAVAILABLE,
+        "No attending agent answers task {task}. Start agents with it, then ask again.",
     )
     PARTY_UNREACHABLE = (
         grpc.StatusCode.UNAVAILABLE,
@@ -193,6 +228,10 @@ class ErrorKind(enum.Enum):
     SHUTTING_DOWN = (grpc.StatusCode.UNAVAILABLE, "{who} is shutting down. Ask again later.")
     ROUND_UNKNOWN = (grpc.StatusCode.NOT_FOUND, "There is no round {round}. List the rounds.")
     ROUND_CLOSED = (_STATE, "Round {round} takes no more shares: {why}.")
+    ROUND_CANCELLED = (
+        grpc.StatusCode.CANCELLED,
+        "Round {round} was cancelled by its client before it was charged. Ask for a new one.",
+    )
     ROUND_SPENT = (
         _STATE,
         "Round {round} was opened before and can't be opened again. Ask for a new one.",
@@ -216,8 +255,8 @@ class ErrorKind(enum.Enum):
     )
     QUORUM_UNAFFORDABLE = (
         grpc.StatusCode.RESOURCE_EXHAUSTED,
-        "Round {round} needs {want} agents and no more than {got} can pay for it. {why} "
-        "Ask for fewer queries, for more noise, or for a smaller quorum.",
+        "Round {round} needs {want} agents and no more than {got} can pay for it: {why}. "
+        "{note}Ask for fewer queries, more noise or a smaller quorum.",
     )
     COMMITTEE_DISAGREES = (
         grpc.StatusCode.ABORTED,
@@ -225,7 +264,7 @@ class ErrorKind(enum.Enum):
     )
     ENDED_BY = (
         grpc.StatusCode.ABORTED,
-        "{who} ended the session: look into it before you ask again. In its own words: {why}",
+        "{who} ended the session; find the cause before you ask again. It reported: {why}",
     )
     ENGINE_MISSING = (
         _STATE,
@@ -238,7 +277,7 @@ class ErrorKind(enum.Enum):
     )
     DEAL_ENDED = (
         grpc.StatusCode.ABORTED,
-        "The dealer keeps nothing of session {session}: {why}. Ask for the round again.",
+        "The dealer has dropped session {session}: {why}. Ask for the round again.",
     )
     PREPROCESSING_LATE = (
         grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -248,7 +287,7 @@ class ErrorKind(enum.Enum):
     DEALER_CAUGHT = (
         grpc.StatusCode.DATA_LOSS,
         "The dealer dealt wrong preprocessing for session {session}: {why}. Nothing was computed "
-        "with it. It lies, or it runs another version than the parties; look into it before it is "
+        "with it. It cheats, or runs another version than the parties; find the cause before it is "
         "used again.",
     )
     DEALER_REFUSED = (
@@ -260,12 +299,11 @@ class ErrorKind(enum.Enum):
     DEAL_INVALID = (_BAD, "The request to the dealer is malformed: {why}.")
     ANSWER_LATE = (
         grpc.StatusCode.DEADLINE_EXCEEDED,
-        "{who} did not answer in time. Ask again; if it stays so, check its machine and network.",
+        "{who} did not answer in time. Ask again; if it persists, check its machine and network.",
     )
     ANSWER_MALFORMED = (
         grpc.StatusCode.DATA_LOSS,
-        "{who} sent an answer that makes no sense: {why}. Check that both sides run the same "
-        "version.",
+        "{who} sent an invalid answer: {why}. Check that both sides run the same version.",
     )
     DEADLINE = (
         grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -279,7 +317,7 @@ class ErrorKind(enum.Enum):
     POLICY_REFUSED = (_STATE, "The agent's policy refuses the round: {why}.")
     BUDGET_EXHAUSTED = (
         _QUOTA,
-        "The {level}-level privacy budget of {who} does not allow the round: {why}. "
+        "The {level}-level privacy budget of {who} is too small: {why}. "
         "Ask for fewer queries or more noise.",
     )
 
@@ -302,13 +340,13 @@ class ErrorKind(enum.Enum):
     )
     UNLABELLED_TOO_MANY = (
         _BAD,
-        "{got} unlabelled points were sent, beside {labels} labels at most {limit} fit. Send "
-        "fewer, or learn from fewer rounds.",
+        "{got} unlabelled points were sent; with {labels} labels at most {limit} fit. Send fewer, "
+        "or learn from fewer rounds.",
     )
     LEARNING_MISSING = (
         _STATE,
-        "The coordinator has no {package}, so it trains and uses no models. Train on the labels "
-        "where you are, or have its operator install mpc-vote[learning].",
+        "The coordinator lacks {package}, so it trains and uses no models. Train on the labels "
+        "yourself, or have its operator install mpc-vote[learning].",
     )
     STUDENT_FAILED = (
         _STATE,
@@ -320,7 +358,7 @@ class ErrorKind(enum.Enum):
     # set-up
     PORT_IN_USE = (
         grpc.StatusCode.UNAVAILABLE,
-        "Can't listen on {address}: it is in use or not of this machine. Choose another port.",
+        "Can't listen on {address}: it is in use, or not this machine's address. Choose another.",
     )
     INTERNAL = (
         grpc.StatusCode.INTERNAL,
@@ -395,8 +433,13 @@ class VoteError(Exception):
         self.args = (self.message,)
 
     @classmethod
-    def from_rpc(cls, error: grpc.RpcError, who: str) -> VoteError:
-        """The error that a peer sent, or what its silence means."""
+    def from_rpc(
+        cls,
+        error: grpc.RpcError,
+        who: str,
+        unreachable: ErrorKind = ErrorKind.PARTY_UNREACHABLE,
+    ) -> VoteError:
+        """The error that a peer sent, or what its silence means: `unreachable`, if it is that."""
         if (rebuilt := _rebuild(cls, error)) is not None:
             return rebuilt
         answered = isinstance(error, _Answered)
@@ -404,7 +447,7 @@ class VoteError(Exception):
         text = (error.details() or "") if answered else str(error)
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return cls(ErrorKind.ANSWER_LATE, who=who)
-        return cls(ErrorKind.PARTY_UNREACHABLE, who=who, why=_short(code, text))
+        return cls(unreachable, who=who, why=_short(code, text))
 
     @classmethod
     def relayed(cls, error: grpc.RpcError, who: str) -> VoteError:

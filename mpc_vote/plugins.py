@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module, metadata
+from operator import attrgetter
 from typing import Any
 
 
@@ -36,15 +37,21 @@ def place(group: str, own: Mapping[str, str], name: str) -> str:
 
 
 def load(group: str, own: Mapping[str, str], name: str) -> Any:
-    """The object that a name stands for."""
-    return _imported(place(group, own, name), name)
+    """The object that a name stands for; one of ours may lack a package, which is then named."""
+    where = place(group, own, name)
+    try:
+        return _imported(where, name)
+    except PluginError as error:
+        if name in own and isinstance(error.__cause__, ModuleNotFoundError):
+            raise error.__cause__ from None
+        raise
 
 
 def _imported(where: str, name: str) -> Any:
     module, _, attribute = where.partition(":")
     try:
-        return getattr(import_module(module), attribute)
+        return attrgetter(attribute)(import_module(module))
     except (ImportError, AttributeError) as error:
         raise PluginError(f"{name!r} can't be loaded: {error}") from error
-    except Exception as error:  # of the module's own code
+    except (Exception, SystemExit) as error:  # of the module's own code
         raise PluginError(f"{name!r} can't be loaded: {type(error).__name__}: {error}") from error

@@ -46,12 +46,19 @@ class Registry(Generic[C]):
         return list(self._known)
 
     def by_name(self, name: str) -> C:
-        """What people call so."""
+        """What has this name."""
         if name not in self._known:
             raise ValueError(
                 f"there is no {self._what} {name!r}: choose one of {', '.join(self._known)}"
             )
         return self._known[name]
+
+    def chosen(self, given: object) -> C:
+        """What a caller means who gives a name, or the thing itself."""
+        for one in self._known.values():
+            if given is one:
+                return one
+        return self.by_name(given if isinstance(given, str) else repr(given))
 
     def by_code(self, code: int) -> C | None:
         """What has this code, if it is known."""

@@ -1,5 +1,5 @@
 """What the coordinator keeps under one data directory: rounds, their queries and labels, models,
-and by which ledger it knows each agent.
+tasks that it has served, and by which ledger it knows each agent.
 
 SQLite for what is small (WAL, full sync: a commit is on disk when it returns), plain files for
 arrays and models, written beside their place and renamed into it. Labels here were released by the
@@ -24,8 +24,11 @@ import numpy.typing as npt
 from mpc_vote import database
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.proto.mpcvote.v1 import common_pb2, label_pb2, model_pb2
+from mpc_vote.tasks import Task
 from mpc_vote.voting.ballots import BALLOTS
 from mpc_vote.voting.spec import Spec
+
+DATABASE = "coordinator.db"
 
 _MIGRATIONS = (
     """
@@ -53,6 +56,12 @@ _MIGRATIONS = (
     CREATE TABLE agents (
         name TEXT PRIMARY KEY,
         ledger_id TEXT NOT NULL
+    ) STRICT;
+    """,
+    """
+    CREATE TABLE tasks (
+        digest BLOB PRIMARY KEY,
+        content BLOB NOT NULL
     ) STRICT;
     """,
 )
@@ -102,6 +111,8 @@ class RoundRecord:
             sigma=self.spec.sigma,
             opened_unix_ms=self.opened_ms,
             cost=self.completed.cost if self.completed else None,
+            task=self.spec.task,
+            task_digest=self.spec.task_digest,
         )
 
 
@@ -114,7 +125,7 @@ class Archive:
         for folder in (directory, self._queries, self._models):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = threading.Lock()
-        self._db = database.connect_durable(directory / "coordinator.db")
+        self._db = database.connect_durable(directory / DATABASE)
         self._migrate()
 
     def close(self) -> None:
@@ -235,6 +246,20 @@ class Archive:
             )
             for round_id, client, plan, spec, state, reason, opened_ms, completed, packed in rows
         ]
+
+    # tasks
+
+    def add_task(self, task: Task) -> None:
+        """Keeps what a task says for as long as there are rounds of it."""
+        with self._lock:
+            self._db.execute("INSERT OR IGNORE INTO tasks VALUES (?, ?)", (task.digest, task.wire))
+
+    def task(self, digest: bytes) -> Task | None:
+        """The task of this digest, if it was ever served."""
+        with self._lock:
+            found = self._db.execute("SELECT content FROM tasks WHERE digest = ?", (digest,))
+            row = found.fetchone()
+        return None if row is None else Task.from_wire(row[0])
 
     # models
 

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
@@ -23,13 +23,15 @@ from typing import Any
 import numpy as np
 
 from aggregator.coordinator.archive import Archive
+from aggregator.coordinator.turns import Turns
 from mpc_vote.errors import ErrorKind, VoteError, printable
 from mpc_vote.pki.identity import Role
 from mpc_vote.privacy.ledger import LEDGER_ID
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, agent_pb2_grpc, common_pb2
+from mpc_vote.tasks import Task, agreement
 from mpc_vote.transport import rpc, tensors
 from mpc_vote.voting.ballots import BALLOTS
-from mpc_vote.voting.limits import MAX_AGENTS, MAX_CLASSES, MAX_K, MAX_ROUNDS_AT_ONCE
+from mpc_vote.voting.limits import MAX_AGENTS, MAX_CLASSES, MAX_K, MAX_ROUNDS_AT_ONCE, MAX_TASKS
 from mpc_vote.voting.spec import Spec
 
 log = logging.getLogger(__name__)
@@ -46,7 +48,7 @@ _MAX_FETCH_BYTES = 1_024
 _STREAMS_PER_AGENT = 8
 _MAX_REASON = 500
 # They are kept while the agent attends, fields of a later version included.
-_MAX_CAPABILITIES_BYTES = 1_024
+_MAX_CAPABILITIES_BYTES = 1_024 + MAX_TASKS * 256
 # And so is what it said last, whole. The longest is why it declines.
 _MAX_MESSAGE_BYTES = 64 << 10
 
@@ -106,9 +108,16 @@ class _Seat:
 class Attendance(agent_pb2_grpc.AgentServiceServicer):
     """The agents' service, and the coordinator's view of who is present."""
 
-    def __init__(self, archive: Archive, revoked: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        archive: Archive,
+        revoked: Collection[str] = (),
+        tasks: Mapping[str, Task] | None = None,
+    ) -> None:
         self._archive = archive
         self._revoked = frozenset(revoked)
+        self._tasks = tasks or {}
+        self._turns = Turns()
         # Of each agent that is here the streams it holds open: the newest is the one that counts.
         self._seats: dict[str, list[_Seat]] = {}
         self._rounds: dict[str, Responses] = {}
@@ -189,6 +198,8 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
         requests = _short(request_iterator)
         first = await _first(requests)
         _check_capabilities(first.capabilities)
+        for offer in first.capabilities.offers:
+            self._check_task(name, offer)
         await self._check_ledger(name, first.capabilities.ledger_id)
         self._check_seat(name, first.capabilities.process_id)
         if name not in self._seats and len(self._seats) >= MAX_AGENTS:
@@ -229,12 +240,30 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
                 log.info("agent %s left", name)
             self._wake(name)
 
+    def _check_task(self, name: str, offer: common_pb2.Offer) -> None:
+        """Turns away who would answer another task than the one that is served."""
+        if not offer.task:
+            return
+        task = self._tasks.get(offer.task)
+        if task is None:
+            raise agreement.unknown("The coordinator", offer.task, self._tasks)
+        if offer.task_digest != task.digest:
+            log.warning("agent %s came with another task %s: turned away", name, task.name)
+            raise agreement.digests_differ(
+                task.name, f"agent {name}", offer.task_digest, "the coordinator", task.digest
+            )
+        # Fields of a later version say nothing here.
+        offer.DiscardUnknownFields()
+        if offer != agreement.offer_of(task):
+            why = f"the agent's offer is not what task {task.name} says"
+            raise VoteError(ErrorKind.SPEC_INVALID, why=why)
+
     async def _check_ledger(self, name: str, ledger_id: str) -> None:
         """Turns away who may have forgotten what the agent of this name has spent."""
         known = await asyncio.to_thread(self._archive.known_ledger, name, ledger_id)
         if known != ledger_id:
             log.warning(
-                "agent %s came with ledger %s, and is known by %s: turned away",
+                "agent %s came with ledger %s, and is known by %s: refused",
                 name,
                 ledger_id,
                 known,
@@ -244,7 +273,7 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
     def _check_seat(self, name: str, process_id: str) -> None:
         """A process may take over its own seat, and nobody else's."""
         if any(seat.capabilities.process_id != process_id for seat in self._seats.get(name, [])):
-            log.warning("agent %s came again, by another process: turned away", name)
+            log.warning("agent %s came again, from another process: refused", name)
             raise VoteError(ErrorKind.SEAT_TAKEN, agent=name)
         if len(self._seats.get(name, [])) >= _STREAMS_PER_AGENT:
             raise VoteError(ErrorKind.SERVICE_BUSY, got=_STREAMS_PER_AGENT, retry_after=5.0)
@@ -301,6 +330,27 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
         finally:
             self._fetches[agent] -= 1
 
+    @rpc.allowed(Role.AGENT)
+    async def GetTask(
+        self, request: common_pb2.GetTaskRequest, context: Any
+    ) -> common_pb2.GetTaskResponse:
+        agent = rpc.caller().name
+        if agent in self._revoked:
+            raise VoteError(ErrorKind.AGENT_REVOKED, agent=agent)
+        return await self._turns.do(agent, find_task, request, self._tasks, self._archive)
+
+
+def find_task(
+    request: common_pb2.GetTaskRequest, tasks: Mapping[str, Task], archive: Archive
+) -> common_pb2.GetTaskResponse:
+    """The task that is asked for."""
+    if request.ByteSize() > _MAX_FETCH_BYTES:
+        raise VoteError(ErrorKind.SPEC_INVALID, why="the request for a task is too long")
+    task = archive.task(request.digest) if request.digest else tasks.get(request.name)
+    if task is None or request.name not in ("", task.name):
+        raise agreement.unknown("The coordinator", request.name or request.digest.hex(), tasks)
+    return common_pb2.GetTaskResponse(task=agreement.to_wire(task))
+
 
 async def _short(
     requests: AsyncIterator[agent_pb2.AttendRequest],
@@ -325,16 +375,12 @@ def _check_capabilities(capabilities: agent_pb2.Capabilities) -> None:
     """Refuses an agent whose announcement can't be used."""
     if capabilities.ByteSize() > _MAX_CAPABILITIES_BYTES:
         raise VoteError(ErrorKind.SPEC_INVALID, why="the agent says too much of what it can answer")
-    shape = tuple(capabilities.query_shape)
-    tensors.dtype_of(capabilities.query_dtype)
-    if not 1 <= capabilities.classes <= MAX_CLASSES:
-        raise VoteError(
-            ErrorKind.CLASSES_RANGE,
-            field="classes",
-            got=capabilities.classes,
-            low=1,
-            high=MAX_CLASSES,
-        )
+    tasks = [offer.task for offer in capabilities.offers]
+    if not 1 <= len(tasks) <= MAX_TASKS or len(set(tasks)) < len(tasks):
+        why = f"the agent must make 1 to {MAX_TASKS} offers, each of another task"
+        raise VoteError(ErrorKind.SPEC_INVALID, why=why)
+    for offer in capabilities.offers:
+        _check_offer(offer)
     for name in ("ledger_id", "process_id"):
         if not LEDGER_ID.fullmatch(getattr(capabilities, name)):
             why = f"the agent's {name} is not 32 hexadecimal digits; run this version of the agent"
@@ -344,9 +390,22 @@ def _check_capabilities(capabilities: agent_pb2.Capabilities) -> None:
     if capabilities.rounds not in common_pb2.Rounds.values():
         why = "the agent insists on a kind of round that is not known here"
         raise VoteError(ErrorKind.SPEC_INVALID, why=why)
-    known = [BALLOTS.by_code(code) for code in capabilities.ballots]
+
+
+def _check_offer(offer: common_pb2.Offer) -> None:
+    """Refuses an offer that can't be used."""
+    shape = tuple(offer.query_shape)
+    tensors.dtype_of(offer.query_dtype)
+    if not 1 <= offer.classes <= MAX_CLASSES:
+        raise VoteError(
+            ErrorKind.CLASSES_RANGE, field="classes", got=offer.classes, low=1, high=MAX_CLASSES
+        )
+    known = [BALLOTS.by_code(code) for code in offer.ballots]
     neighbours = any(kind is not None and kind.needs_k for kind in known)
-    if neighbours and capabilities.k == 0:
+    if neighbours and offer.k == 0:
         raise VoteError(ErrorKind.SPEC_INVALID, why="an agent that counts neighbours has no k")
-    if not shape or len(shape) >= tensors.MAX_DIMENSIONS or 0 in shape or capabilities.k > MAX_K:
+    if not shape or len(shape) >= tensors.MAX_DIMENSIONS or 0 in shape or offer.k > MAX_K:
         raise VoteError(ErrorKind.SPEC_INVALID, why="the agent's query shape or k is out of range")
+    if bool(offer.task) != bool(offer.task_digest):
+        why = "an offer has both the name and the digest of a task, or neither"
+        raise VoteError(ErrorKind.SPEC_INVALID, why=why)

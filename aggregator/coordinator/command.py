@@ -5,21 +5,23 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from aggregator.coordinator.archive import Archive
 from aggregator.coordinator.attendance import Attendance
 from aggregator.coordinator.enrolment import EnrolmentServicer, RenewalServicer
 from aggregator.coordinator.label_service import LabelServicer
 from aggregator.coordinator.model_service import ModelServicer
-from aggregator.coordinator.requests import Defaults
+from aggregator.coordinator.roster import Defaults
 from aggregator.coordinator.rounds import RoundRunner
 from aggregator.coordinator.settings import CoordinatorSettings
-from aggregator.coordinator.tokens import Tokens
+from aggregator.coordinator.tokens import TOKENS, Tokens
 from aggregator.serving import dial_parties, serve
 from mpc_vote.app import folder, process
 from mpc_vote.app.config import ConfigError
 from mpc_vote.app.process import CommandError
 from mpc_vote.learning import students
+from mpc_vote.learning.features import check_features
 from mpc_vote.pki import pem
 from mpc_vote.pki.authority import AgentAuthority
 from mpc_vote.pki.identity import Credentials, Role
@@ -31,6 +33,7 @@ from mpc_vote.proto.mpcvote.v1 import (
     label_pb2_grpc,
     model_pb2_grpc,
 )
+from mpc_vote.tasks import Task, TaskError
 from mpc_vote.transport import rpc
 
 log = logging.getLogger(__name__)
@@ -45,6 +48,7 @@ async def serve_coordinator(settings: CoordinatorSettings) -> None:
     """Runs a coordinator until it is told to stop."""
     credentials = Credentials.load(settings.certs, Role.COORDINATOR)
     _check_student(settings.student)
+    tasks = _tasks(settings.task)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(folder.held(settings.data_dir))
         parties = await dial_parties(stack, credentials, settings.parties)
@@ -56,10 +60,13 @@ async def serve_coordinator(settings: CoordinatorSettings) -> None:
         )
         for round_id in archive.fail_interrupted():
             log.warning("round %s was interrupted by a restart and has failed", round_id)
+        for task in tasks.values():
+            archive.add_task(task)
+            log.info("serves task %s, digest %s", task.name, task.digest.hex())
         for agent, accepted in settings.accept_ledgers.items():
             archive.accept_ledger(agent, accepted)
             log.info("agent %s is known by ledger %s", agent, accepted)
-        attendance = Attendance(archive, settings.revoked_agents)
+        attendance = Attendance(archive, settings.revoked_agents, tasks)
         runner = RoundRunner(archive, ledger, attendance, parties, settings.aggregate_seconds)
         defaults = Defaults(
             parties=tuple(settings.parties),
@@ -73,6 +80,7 @@ async def serve_coordinator(settings: CoordinatorSettings) -> None:
             answer_seconds=settings.answer_seconds,
             min_k=settings.min_k,
             max_k=settings.max_k,
+            tasks=tasks,
         )
         labels = LabelServicer(
             archive, ledger, attendance, runner, parties, defaults, settings.max_open_rounds
@@ -107,7 +115,7 @@ async def serve_coordinator(settings: CoordinatorSettings) -> None:
                 raise ConfigError(
                     "--agent-authority: is missing: --enrol-listen needs it to sign agents"
                 )
-            tokens = Tokens(settings.data_dir / "enrolment.db")
+            tokens = Tokens(settings.data_dir / TOKENS)
             stack.enter_context(contextlib.closing(tokens))
             servers.append(_enrolment(settings.enrol_listen, credentials, tokens, authority))
         await serve(credentials, servers, close)
@@ -120,6 +128,21 @@ def _check_student(name: str) -> None:
             students.find_student(name)
         except PluginError as error:
             raise ConfigError(f"--student: {error}") from error
+
+
+def _tasks(paths: Sequence[Path]) -> dict[str, Task]:
+    """The tasks to serve, by name."""
+    tasks: dict[str, Task] = {}
+    for path in paths:
+        try:
+            task = Task.load(path)
+            check_features(task)
+        except TaskError as error:
+            raise ConfigError(f"--task: {error}") from error
+        if task.name in tasks:
+            raise ConfigError(f"--task: {path}: there is a task {task.name} already: rename one")
+        tasks[task.name] = task
+    return tasks
 
 
 def _agent_authority(

@@ -12,23 +12,19 @@ import grpc
 
 from aggregator.coordinator.admission import AdmissionControl
 from aggregator.coordinator.archive import COMPLETE, Archive, Labels, RoundRecord
-from aggregator.coordinator.attendance import Attendance
-from aggregator.coordinator.requests import (
-    Defaults,
-    Queries,
-    in_time,
-    make_spec,
-    read_digest,
-    read_plan,
-    read_queries,
-)
+from aggregator.coordinator.attendance import Attendance, find_task
+from aggregator.coordinator.dry_run import dry_run
+from aggregator.coordinator.planner import make_spec
+from aggregator.coordinator.requests import Queries, in_time, read_digest, read_plan, read_queries
+from aggregator.coordinator.roster import Defaults
 from aggregator.coordinator.rounds import Round, RoundRunner
 from aggregator.coordinator.turns import Turns
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.pki.identity import Role
 from mpc_vote.privacy.ledger import Ledger
 from mpc_vote.privacy.mechanisms import Level
-from mpc_vote.proto.mpcvote.v1 import agent_pb2, label_pb2, label_pb2_grpc
+from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2, label_pb2, label_pb2_grpc
+from mpc_vote.tasks import agreement
 from mpc_vote.transport import rpc, tensors
 from mpc_vote.voting.limits import MAX_QUERIES
 
@@ -197,6 +193,22 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
         self._places.release(time.monotonic() - round_.started)
 
     @rpc.allowed(Role.CLIENT)
+    async def PlanRound(
+        self, request: label_pb2.PlanRoundRequest, context: Any
+    ) -> label_pb2.PlanRoundResponse:
+        response = await self._turns.do(
+            rpc.caller().name,
+            dry_run,
+            request,
+            self._attendance.present(),
+            self._defaults,
+            await self._runner.round_trip(),
+            self._ledger,
+        )
+        response.unready_parties.extend(await self._unready())
+        return response
+
+    @rpc.allowed(Role.CLIENT)
     async def GetRound(
         self, request: label_pb2.GetRoundRequest, context: Any
     ) -> label_pb2.GetRoundResponse:
@@ -208,10 +220,25 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
         if record is None:
             raise VoteError(ErrorKind.ROUND_UNKNOWN, field="round_id", round=round_id)
         response = label_pb2.GetRoundResponse(round=record.summary())
+        if (task := self._archive.task(record.spec.task_digest)) is not None:
+            response.task.CopyFrom(agreement.to_wire(task))
         if record.labels is not None:
             labels = label_pb2.Labels(width=record.width, values=record.labels)
             response.labels.CopyFrom(labels)
         return response
+
+    @rpc.allowed(Role.CLIENT)
+    async def CancelRound(
+        self, request: label_pb2.CancelRoundRequest, context: Any
+    ) -> label_pb2.CancelRoundResponse:
+        client = rpc.caller().name
+        await self._turns.do(client, self._round, client, request.round_id)
+        running = self._open.get(request.round_id)
+        if running is None or not running[0].cancel():
+            return label_pb2.CancelRoundResponse(cancelled=False)
+        running[1].cancel()
+        await asyncio.wait([running[1]])
+        return label_pb2.CancelRoundResponse(cancelled=True)
 
     @rpc.allowed(Role.CLIENT)
     async def ListRounds(
@@ -231,11 +258,8 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
         agents = [
             label_pb2.AgentPresence(
                 agent=name,
-                classes=can.classes,
-                query_dtype=can.query_dtype,
-                query_shape=can.query_shape,
-                ballots=can.ballots,
-                k=can.k,
+                tasks=[offer.task for offer in can.offers if offer.task],
+                offer=next((offer for offer in can.offers if not offer.task), None),
                 min_sigma=can.min_sigma,
                 min_quorum=can.min_quorum,
                 min_collusion=can.min_collusion,
@@ -261,12 +285,27 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
             unready_parties=await self._unready(),
             limit_epsilon_agent=limits.get(Level.AGENT),
             limit_epsilon_instance=limits.get(Level.INSTANCE),
+            tasks=[
+                agreement.to_wire(task, content=False) for task in self._defaults.tasks.values()
+            ],
         )
+
+    @rpc.allowed(Role.CLIENT)
+    async def GetTask(
+        self, request: common_pb2.GetTaskRequest, context: Any
+    ) -> common_pb2.GetTaskResponse:
+        client = rpc.caller().name
+        tasks = self._defaults.tasks
+        return await self._turns.do(client, find_task, request, tasks, self._archive)
 
 
 def _fingerprint(plan: label_pb2.LabelPlan, digest: bytes) -> bytes:
-    """What must be the same where a request id is: plan and queries."""
-    return plan.SerializeToString(deterministic=True) + digest
+    """What must be the same where a request id is: plan and queries, whatever is expected of
+    them."""
+    same = label_pb2.LabelPlan()
+    same.CopyFrom(plan)
+    same.ClearField("agreement")
+    return same.SerializeToString(deterministic=True) + digest
 
 
 async def _holding(held: contextlib.AsyncExitStack, opening: Awaitable[Round]) -> Round:

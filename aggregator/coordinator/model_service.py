@@ -12,6 +12,7 @@ import importlib.util
 import logging
 import math
 import secrets
+import shutil
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -24,14 +25,18 @@ from aggregator.coordinator.admission import AdmissionControl
 from aggregator.coordinator.archive import COMPLETE, Archive, RoundRecord
 from aggregator.coordinator.requests import Intake, check_rows, hung_up, in_time
 from aggregator.coordinator.turns import Turns
+from mpc_vote.app import threads
+from mpc_vote.data.dataset import FloatArray
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.learning import students
+from mpc_vote.learning.features import for_task
 from mpc_vote.learning.features.maps import FEATURE_MAPS
 from mpc_vote.learning.students.classifier import Classifier
 from mpc_vote.pki.identity import Role
 from mpc_vote.privacy import accountant
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import common_pb2, model_pb2, model_pb2_grpc
+from mpc_vote.tasks import Task, agreement
 from mpc_vote.transport import rpc, tensors
 from mpc_vote.voting.limits import MAX_QUERY_BYTES
 from mpc_vote.voting.spec import Spec
@@ -75,13 +80,14 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         messages = aiter(request_iterator)
         async with in_time():
             first = await anext(messages, model_pb2.TrainRequest())
-        rounds = await self._turns.do(client, self._rounds, client, first.round_ids)
+        rounds = await self._turns.do(client, self._rounds, client, first)
+        task = self._archive.task(rounds[0].spec.task_digest)
         self._places.take(client)
         started = time.monotonic()
         try:
-            await asyncio.to_thread(_check_features, first.features, rounds[0].spec)
+            await asyncio.to_thread(_check_features, first.features, rounds[0].spec, task)
             async with in_time():
-                unlabelled = await _read_unlabelled(first, messages, rounds)
+                unlabelled = await _read_unlabelled(first, messages, rounds, task)
             further = 0 if unlabelled is None else len(unlabelled)
             if sum(record.spec.queries for record in rounds) + further < 2:
                 raise VoteError(ErrorKind.TOO_FEW_POINTS)
@@ -96,13 +102,12 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
             loop.call_soon_threadsafe(steps.put_nowait, progress)
 
         # A thread can't be cancelled: a client that hangs up leaves the training to its end.
-        work = asyncio.create_task(
-            asyncio.to_thread(self._train, client, rounds, first, unlabelled, on_progress)
-        )
+        work = threads.start(self._train, client, rounds, task, first, unlabelled, on_progress)
         work.add_done_callback(lambda _: self._places.release(time.monotonic() - started))
         while not work.done():
             waiting = asyncio.create_task(steps.get())
-            await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            either: list[asyncio.Future[Any]] = [work, waiting]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if waiting.done():
                 yield model_pb2.TrainResponse(progress=waiting.result())
             else:
@@ -122,7 +127,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         self, request: model_pb2.GetModelRequest, context: Any
     ) -> AsyncIterator[model_pb2.GetModelResponse]:
         client = rpc.caller().name
-        model = await self._turns.do(client, self._model, client, request.version)
+        model = await self._turns.do(client, self._model, client, request)
         # A client may ask and not read: no more than a piece of the file waits for it.
         with (
             self._turns.call(client),
@@ -139,16 +144,21 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         client = rpc.caller().name
         return await self._turns.do(client, self._predict, client, request)
 
-    def _rounds(self, client: str, wanted: Sequence[str]) -> list[RoundRecord]:
+    def _rounds(self, client: str, request: model_pb2.TrainRequest) -> list[RoundRecord]:
         """In a thread: the rounds to learn from, which must be alike."""
-        if wanted:
-            chosen = [self._complete(client, round_id) for round_id in dict.fromkeys(wanted)]
+        digest = request.task_digest
+        if request.round_ids:
+            wanted = dict.fromkeys(request.round_ids)
+            chosen = [self._complete(client, round_id) for round_id in wanted]
         else:
             newest = self._archive.rounds(client, _MAX_ROUNDS)
-            complete = [r for r in newest if r.state == COMPLETE]
+            complete = [r for r in newest if r.state == COMPLETE and _is_of(r, digest)]
             chosen = [r for r in complete if _kind(r) == _kind(complete[-1])]
         if not chosen:
             raise VoteError(ErrorKind.NOTHING_LABELLED)
+        if not all(_is_of(record, digest) for record in chosen):
+            why = "some are not of the task"
+            raise VoteError(ErrorKind.ROUNDS_UNLIKE, field="round_ids", why=why)
         if len({_kind(record) for record in chosen}) > 1:
             why = "choose rounds of one kind"
             raise VoteError(ErrorKind.ROUNDS_UNLIKE, field="round_ids", why=why)
@@ -172,13 +182,19 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         self,
         client: str,
         rounds: Sequence[RoundRecord],
+        task: Task | None,
         request: model_pb2.TrainRequest,
         unlabelled: tensors.Array | None,
         on_progress: Any,
     ) -> model_pb2.Model:
         """In a thread: a new version from the labels of these rounds, and points without."""
         parts = [self._archive.queries(r.round_id) for r in rounds]
-        x = np.concatenate(parts).astype(np.float32, copy=False)
+        with _told_to_clients(self._student):
+            if task is not None:
+                further = 0 if unlabelled is None else len(unlabelled)
+                _check_width(_points(parts[0][:1], task), sum(map(len, parts)) + further)
+            x = np.concatenate([_points(part, task) for part in parts])
+            unlabelled = None if unlabelled is None else _points(unlabelled, task)
         some = x[:_TRIED].copy()
         y = self._archive.labels(rounds).astype(np.int64)
         spec = rounds[-1].spec
@@ -202,6 +218,8 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
             metrics=metrics,
             trained_unix_ms=int(time.time() * 1000),
             student=self._student,
+            task=spec.task,
+            task_digest=spec.task_digest,
         )
         try:
             with _told_to_clients(self._student):
@@ -215,11 +233,14 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         finally:
             # Also what a student wrote beside it, as numpy does where a name has no ending.
             for left in scratch.parent.glob(f"{scratch.name}*"):
-                left.unlink()
+                if left.is_dir() and not left.is_symlink():
+                    shutil.rmtree(left)
+                else:
+                    left.unlink()
 
     def _predict(self, client: str, request: model_pb2.PredictRequest) -> model_pb2.PredictResponse:
         """In a thread: what a model says of some inputs."""
-        model = self._model(client, request.version)
+        model = self._model(client, request)
         student = model.student or students.DEFAULT
         _check_installed(student)
         inputs = tensors.from_tensor(request.inputs, "inputs")
@@ -227,16 +248,23 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         if len(inputs) == 0:
             raise VoteError(ErrorKind.QUERIES_EMPTY, field="inputs")
         tensors.check_finite(inputs, "inputs")
+        task = self._archive.task(model.task_digest)
+        if task is not None:
+            agreement.check_rows(task, inputs, "inputs")
         path = self._archive.model_path(client, model.version)
         loaded = self._loaded
         with _told_to_clients(student):
             if loaded is None or loaded[0] != path:
                 loaded = self._loaded = (path, students.find_student(student).load(path))
-            labels = students.predict(loaded[1], inputs.astype(np.float32), model.classes)
+            labels = students.predict(loaded[1], _points(inputs, task), model.classes)
         return model_pb2.PredictResponse(version=model.version, labels=labels)
 
-    def _model(self, client: str, version: int) -> model_pb2.Model:
-        models = self._archive.models(client)
+    def _model(
+        self, client: str, request: model_pb2.GetModelRequest | model_pb2.PredictRequest
+    ) -> model_pb2.Model:
+        """The version that is asked for, among the task's if one is named."""
+        version, digest = request.version, request.task_digest
+        models = [m for m in self._archive.models(client) if digest in (b"", m.task_digest)]
         for model in models if version else models[-1:]:
             if version in (0, model.version):
                 return model
@@ -245,7 +273,26 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
 
 def _kind(record: RoundRecord) -> tuple[Any, ...]:
     spec = record.spec
-    return spec.classes, spec.query_dtype, tuple(spec.query_shape), record.attributes
+    shape = tuple(spec.query_shape)
+    return spec.task_digest, spec.classes, spec.query_dtype, shape, record.attributes
+
+
+def _is_of(record: RoundRecord, task_digest: bytes) -> bool:
+    return task_digest in (b"", record.spec.task_digest)
+
+
+def _check_width(point: FloatArray, points: int) -> None:
+    """Refuses more points than fit as the task's feature map makes them."""
+    size = points * point.nbytes
+    if size > _MAX_BYTES:
+        raise VoteError(ErrorKind.ROUNDS_TOO_LARGE, field="round_ids", got=size, limit=_MAX_BYTES)
+
+
+def _points(rows: tensors.Array, task: Task | None) -> FloatArray:
+    """What a student learns from: rows as they are, or as the task's feature map makes them."""
+    if task is None:
+        return rows.astype(np.float32, copy=False)
+    return for_task(task)(rows)
 
 
 @contextlib.contextmanager
@@ -253,6 +300,8 @@ def _told_to_clients(student: str) -> Iterator[None]:
     """Whatever a student's code ends with, the client hears of it and the coordinator goes on."""
     try:
         yield
+    except VoteError:
+        raise
     except (Exception, SystemExit) as error:
         log.exception("student %s failed", student)
         why = str(error) if isinstance(error, ValueError) else type(error).__name__
@@ -266,10 +315,19 @@ def _check_installed(student: str) -> None:
             raise VoteError(ErrorKind.LEARNING_MISSING, package=package)
 
 
-def _check_features(name: str, spec: common_pb2.RoundSpec) -> None:
-    """Refuses a feature map that doesn't exist, or not for points of this shape."""
+def _check_features(name: str, spec: common_pb2.RoundSpec, task: Task | None) -> None:
+    """Refuses a feature map that doesn't exist, or not for points of this shape, or beside that of
+    a task."""
     if not name:
         return
+    if task is not None:
+        raise VoteError(
+            ErrorKind.TASK_CONTRADICTED,
+            field="features",
+            got=name,
+            task=task.name,
+            want=task.features.map,
+        )
     if name not in FEATURE_MAPS:
         known = ", ".join(FEATURE_MAPS)
         raise VoteError(ErrorKind.METHOD_UNKNOWN, field="features", got=name, want=known)
@@ -283,8 +341,9 @@ async def _read_unlabelled(
     first: model_pb2.TrainRequest,
     rest: AsyncIterator[model_pb2.TrainRequest],
     rounds: Sequence[RoundRecord],
+    task: Task | None,
 ) -> tensors.Array | None:
-    """The points without labels, float32 as they are learnt from; None if no message has any."""
+    """The points without labels; None if no message has any."""
     spec = rounds[0].spec
     dtype, shape = tensors.dtype_of(spec.query_dtype), spec.query_shape
     labels = sum(record.spec.queries for record in rounds)
@@ -305,11 +364,16 @@ async def _read_unlabelled(
                 )
         message = await anext(rest, None)
     await hung_up()
-    return None if points is None else await asyncio.to_thread(_finite, points)
+    return None if points is None else await asyncio.to_thread(_sound, points, task)
 
 
-def _finite(points: Intake) -> tensors.Array:
-    rows = points.batch().astype(np.float32, copy=False)
+def _sound(points: Intake, task: Task | None) -> tensors.Array:
+    """In a thread: rows that can be learnt from."""
+    rows = points.batch()
+    if task is not None:
+        agreement.check_rows(task, rows, "unlabelled")
+        return rows
+    rows = rows.astype(np.float32, copy=False)
     tensors.check_finite(rows, "unlabelled")
     return rows
 
@@ -317,6 +381,8 @@ def _finite(points: Intake) -> tensors.Array:
 def _provenance(model: model_pb2.Model) -> dict[str, str]:
     """What the file itself says of where it came from."""
     return {
+        "task": model.task,
+        "task_digest": model.task_digest.hex(),
         "rounds": ",".join(model.round_ids),
         "labels": str(model.labels),
         "unlabelled": str(model.unlabelled),

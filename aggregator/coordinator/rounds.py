@@ -21,7 +21,6 @@ import numpy as np
 
 from aggregator.coordinator.archive import Archive, Labels
 from aggregator.coordinator.attendance import Attendance, Responses
-from aggregator.coordinator.requests import warnings
 from mpc_vote.argmax.engine import reduced
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.privacy import accountant
@@ -29,6 +28,7 @@ from mpc_vote.privacy.ledger import BudgetExhausted, Ledger
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import common_pb2, label_pb2, party_pb2, party_pb2_grpc
 from mpc_vote.transport import rpc, tensors
+from mpc_vote.voting import forecast
 from mpc_vote.voting.spec import Spec
 
 log = logging.getLogger(__name__)
@@ -63,6 +63,7 @@ class Round:
     # From just before the ledger is charged; and from when every party has given its label shares.
     charged: bool = False
     counted: bool = False
+    cancelled: bool = False
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def tell(self, event: Event) -> None:
@@ -86,6 +87,12 @@ class Round:
         async with self._news:
             self.error, self.done = error, True
             self._news.notify_all()
+
+    def cancel(self) -> bool:
+        """Marks the round as cancelled by its client, unless it is charged: whoever runs it must
+        not charge it any more."""
+        self.cancelled = self.cancelled or not (self.charged or self.done)
+        return self.cancelled
 
     async def follow(self) -> AsyncGenerator[Event, None]:
         """All events from the first to the last; raises if the round failed."""
@@ -140,7 +147,11 @@ class RoundRunner:
         except VoteError as failure:
             error = failure
         except asyncio.CancelledError:
-            error = VoteError(ErrorKind.SHUTTING_DOWN, who="The coordinator")
+            error = (
+                VoteError(ErrorKind.ROUND_CANCELLED, round=round_.spec.round_id)
+                if round_.cancelled
+                else VoteError(ErrorKind.SHUTTING_DOWN, who="The coordinator")
+            )
             raise
         except Exception as failure:
             log.exception("round %s failed", round_.spec.round_id)
@@ -166,7 +177,7 @@ class RoundRunner:
     async def _run(self, round_: Round) -> None:
         spec = round_.spec
         opened = label_pb2.RoundOpened(
-            spec=spec.message, spec_digest=spec.digest, warnings=warnings(spec)
+            spec=spec.message, spec_digest=spec.digest, warnings=forecast.warnings(spec)
         )
         await round_.tell(Event(opened=opened))
         request = party_pb2.OpenRoundRequest(spec=spec.wire)
@@ -188,6 +199,8 @@ class RoundRunner:
                 ready.cancel()
             if len(responses.prepared) < spec.message.quorum:
                 raise _missed(spec, responses.prepared, responses, "Nothing was spent. ")
+            if round_.cancelled:
+                raise VoteError(ErrorKind.ROUND_CANCELLED, round=spec.round_id)
             round_.charged = True
             try:
                 await asyncio.to_thread(self._charge, spec)
@@ -210,9 +223,8 @@ class RoundRunner:
         log.info("round %s complete: %d labels", spec.round_id, labels.size)
 
     def _charge(self, spec: Spec) -> None:
-        note = f"{spec.ballot.name}, sigma {spec.message.sigma:g}"
         try:
-            self._ledger.charge(spec.round_id, spec.mechanism, note)
+            self._ledger.charge(spec.round_id, spec.mechanism, spec.note)
         except BudgetExhausted as error:
             raise VoteError(
                 ErrorKind.BUDGET_EXHAUSTED,
@@ -437,21 +449,35 @@ def _missed(spec: Spec, present: set[str], responses: Responses, note: str = "")
     absences = _absences(spec, present, responses)
     for absence in absences:
         log.info("round %s lacks %s: %s", spec.round_id, absence.agent, absence.reason)
+    exhausted = f"{ErrorKind.BUDGET_EXHAUSTED.name}:"
+    poor = [one for one in absences if one.reason.startswith(exhausted)]
+    willing = len(spec.roster) - len(responses.declined)
+    want = spec.message.quorum
+    if willing < want <= willing + len(poor):
+        # But for spent budgets there would have been enough.
+        return VoteError(
+            ErrorKind.QUORUM_UNAFFORDABLE,
+            round=spec.round_id,
+            got=willing,
+            want=want,
+            why=_over_budget(poor[0], absences),
+            note=note,
+        )
     # Long reasons hide nobody's name: where not everything fits, all have the same room.
     room = max(_LEAST_TOLD, _TOLD_CHARACTERS // max(1, len(absences)))
     told = "; ".join(f"{one.agent}: {one.reason}"[:room] for one in absences)
-    # But for spent budgets there would have been enough.
-    exhausted = f"{ErrorKind.BUDGET_EXHAUSTED.name}:"
-    poor = sum(reason.startswith(exhausted) for reason in responses.declined.values())
-    willing = len(spec.roster) - len(responses.declined)
-    unaffordable = willing < spec.message.quorum <= willing + poor
+    why = f"{note}Missing: {told.rstrip('.')}."
     return VoteError(
-        ErrorKind.QUORUM_UNAFFORDABLE if unaffordable else ErrorKind.QUORUM_MISSED,
-        round=spec.round_id,
-        got=willing if unaffordable else len(present),
-        want=spec.message.quorum,
-        why=f"{note}Missing: {told.rstrip('.')}.",
+        ErrorKind.QUORUM_MISSED, round=spec.round_id, got=len(present), want=want, why=why
     )
+
+
+def _over_budget(first: label_pb2.Absence, absences: Sequence[label_pb2.Absence]) -> str:
+    """The figures of the first that can't pay, and who else is missing; the log says more."""
+    figures = first.reason.partition(". ")[0].rstrip(".")
+    told = f"{first.agent}: {figures}"
+    names = ", ".join(one.agent for one in absences if one is not first)[:_TOLD_CHARACTERS]
+    return f"{told}; also missing: {names}" if names else told
 
 
 def _plausible(statistics: party_pb2.AggregateStatistics) -> bool:

@@ -12,7 +12,8 @@ from mpc_vote.app.config import Address, Delta, Engine, Name, Parties, Positive,
 from mpc_vote.argmax.registry import TABLE
 from mpc_vote.learning import students
 from mpc_vote.privacy.ledger import LEDGER_ID
-from mpc_vote.voting.limits import MAX_K, MAX_ROUNDS_AT_ONCE
+from mpc_vote.voting import planning
+from mpc_vote.voting.limits import MAX_K, MAX_ROUNDS_AT_ONCE, MAX_TASKS
 
 
 def _ledgers(value: dict[str, str]) -> dict[str, str]:
@@ -36,7 +37,7 @@ class CoordinatorSettings(RoleSettings):
         "127.0.0.1:7000", description="host:port to serve clients and agents on"
     )
     enrol_listen: Address | None = Field(
-        None, description="host:port on which agents with a token enrol; nowhere if left out"
+        None, description="host:port on which agents with a token enrol; no enrolment if left out"
     )
     agent_authority: Path | None = Field(
         None, description="folder of the agents' authority, to sign agents that enrol"
@@ -44,22 +45,29 @@ class CoordinatorSettings(RoleSettings):
     data_dir: Path = Field(description="folder for ledger, rounds and models")
     parties: Parties = Field(description="all parties in rank order: name=host:port,...")
     dealer_name: Name = Field("dealer", description="name in the dealer's certificate")
+    task: list[Path] = Field(
+        [],
+        max_length=MAX_TASKS,
+        description="files of the tasks to serve, beside rounds without a task",
+    )
     engine: Engine = Field(
         TABLE, description="how the winner is found, where a request names no engine"
     )
     sigma: Positive = Field(25.0, description="noise in votes where a request names none")
     min_sigma: float = Field(
-        0.1, ge=0, description="requests below it are refused: they would ruin the total for ever"
+        0.1, ge=0, description="requests with less noise are refused: they would use up the budget"
     )
-    delta: Delta = Field(1e-3, description="delta at which epsilon is reported")
+    delta: Delta = Field(planning.DELTA, description="delta at which epsilon is reported")
     quorum_fraction: float = Field(
-        0.8,
+        planning.QUORUM_FRACTION,
         gt=0,
         le=1,
-        description="part of the roster that must answer, where a request is silent",
+        description="fraction of the roster that must answer, where a request names no quorum",
     )
     collusion: int = Field(
-        1, ge=0, description="agents assumed to pool their noise, where a request is silent"
+        planning.COLLUSION,
+        ge=0,
+        description="agents assumed to pool their noise, where a request does not say",
     )
     min_k: int = Field(1, ge=1, description="agents that count fewer neighbours are on no roster")
     max_k: int = Field(
@@ -71,18 +79,23 @@ class CoordinatorSettings(RoleSettings):
         "propagation and prototypes; or one of these; or module:name of your own",
     )
     answer_seconds: int = Field(60, ge=1, le=3_000, description="time that agents have to answer")
-    aggregate_seconds: Positive = Field(300.0, description="time that the committee has to count")
+    aggregate_seconds: Positive = Field(300.0, description="time for the secure argmax")
     max_open_rounds: int = Field(
-        4, ge=1, le=MAX_ROUNDS_AT_ONCE, description="further requests are told to wait"
+        4,
+        ge=1,
+        le=MAX_ROUNDS_AT_ONCE,
+        description="further requests are told when to ask again",
     )
     revoked_agents: list[str] = Field(
-        [], description="names of agents that may not attend any more, whatever their certificates"
+        [], description="names of agents that may no longer connect, whatever their certificates"
     )
     accept_ledgers: Ledgers = Field(
         {}, description="new ledgers of agents that have lost theirs: name=id,..."
     )
-    budget_agent: float = Field(inf, gt=0, description="most epsilon ever at agent level")
-    budget_instance: float = Field(inf, gt=0, description="most epsilon ever at instance level")
+    budget_agent: float = Field(inf, gt=0, description="limit of total epsilon at agent level")
+    budget_instance: float = Field(
+        inf, gt=0, description="limit of total epsilon at instance level"
+    )
 
     @field_validator("max_k")
     @classmethod

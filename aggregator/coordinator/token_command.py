@@ -9,7 +9,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from aggregator.coordinator.tokens import Tokens
+from aggregator.coordinator.archive import DATABASE
+from aggregator.coordinator.tokens import TOKENS, Tokens
 from mpc_vote.app import process
 from mpc_vote.app.config import ConfigError, Name, Positive, Settings
 from mpc_vote.app.process import CommandError
@@ -35,9 +36,10 @@ class TokenSettings(Settings):
         None, description="folder for a file per token, named as its agent; else they are printed"
     )
     renew: bool = Field(
-        False, description="also for names that have a token, which ends, or have enrolled"
+        False,
+        description="also for names that have enrolled, or have a token, which is revoked",
     )
-    keep: bool = Field(False, description="pass over names that have a token or have enrolled")
+    keep: bool = Field(False, description="skip names that have a token or have enrolled")
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -60,7 +62,8 @@ async def _main(settings: TokenSettings) -> None:
             raise CommandError(
                 f"everybody may look into {settings.out}: run chmod 700 {settings.out}"
             )
-    with contextlib.closing(Tokens(settings.data_dir / "enrolment.db")) as tokens:
+    _check_folder(settings.data_dir)
+    with contextlib.closing(Tokens(settings.data_dir / TOKENS)) as tokens:
         seconds = settings.hours * 3600
         made = tokens.make(names, seconds, renew=settings.renew, keep=settings.keep)
     for name, token in made.items():
@@ -69,3 +72,17 @@ async def _main(settings: TokenSettings) -> None:
         else:
             pem.write(settings.out / name, f"{token}\n".encode(), pem.SECRET)
             print(f"{name}: {settings.out / name}")
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuses a folder in which no coordinator would look: the tokens would be good for nothing."""
+    if not folder.is_dir():
+        what = "a file" if folder.exists() else "not there"
+        raise ConfigError(f"--data-dir: {folder} is {what}: name the coordinator's data folder")
+    # Tokens can be made before the coordinator is started for the first time, in an empty folder.
+    known = any((folder / name).exists() for name in (DATABASE, TOKENS))
+    if not known and any(folder.iterdir()):
+        raise ConfigError(
+            f"--data-dir: {folder} is not a coordinator's data folder, which has a {DATABASE}: "
+            "name that, or an empty one before the coordinator's first start"
+        )

@@ -18,6 +18,8 @@ from pathlib import Path
 from mpc_vote import database
 from mpc_vote.app.process import CommandError
 
+TOKENS = "enrolment.db"
+
 _TOKEN_BYTES = 32
 
 

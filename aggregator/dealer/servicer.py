@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import itertools
 from collections import Counter, OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -106,8 +105,8 @@ class _Deal:
     def __init__(self, session: Session, begun_by: str, workshop: _Workshop) -> None:
         self.session = session
         self.begun_by = begun_by
-        listed = sum(len(run.items) for run in session.plan.runs)
-        self.weight = session.plan.items * session.copies + _LISTED * listed
+        self._listed = _LISTED * sum(len(run.items) for run in session.plan.runs)
+        self.weight = session.plan.items * session.copies + self._listed
         self.seed_hashes: list[bytes] = []
         self._workshop = workshop
         self._seeds: dict[int, tuple[bytes, ...]] = {}
@@ -115,12 +114,14 @@ class _Deal:
         # By copy and rank.
         self._keys: list[list[bytes]] = []
         self._uncommitted = enumerate(session.plan)
+        self._uncollected = enumerate(session.plan)
         self._digests: list[bytes] = []
         self._making = asyncio.Lock()
         self._readers = len(session.parties)
         # Whoever did not come, once nobody waits for it any more.
         self.late = ""
         self._ended = ""
+        self._expiry: asyncio.TimerHandle | None = None
 
     def take_seeds(self, rank: int, seeds: tuple[bytes, ...]) -> None:
         """A party's seeds; with the last of them the session is whole."""
@@ -172,21 +173,43 @@ class _Deal:
         return made
 
     def collect(self, copy: int) -> Sequence[bytes]:
-        """The keys of a copy by rank; all others are forgotten."""
+        """The keys of a copy by rank; all others are forgotten, and only the plan is kept."""
         if self._readers:
             raise VoteError(ErrorKind.DEAL_INVALID, why="not all parties have their commitments")
         if not copy < len(self._keys):
             raise VoteError(ErrorKind.DEAL_INVALID, why="there is no such copy")
         keys, self._keys = self._keys[copy], []
+        self.weight = self._listed
+        # The party has come: how long it takes to read is its own affair.
+        self._forget_expiry()
         return keys
+
+    def next_item(self) -> tuple[int, Item[Any]] | None:
+        """The next item to collect, with its number; None after the last."""
+        self.check_open()
+        return next(self._uncollected, None)
+
+    def expire(self, then: Callable[[], None]) -> None:
+        """Does this if the session still lasts when nobody is waited for any more."""
+        self._forget_expiry()
+        if not self._ended:
+            self._expiry = asyncio.get_running_loop().call_later(_CHECK_SECONDS, then)
+
+    def _forget_expiry(self) -> None:
+        """Else the loop would keep what has ended: sessions can end much quicker than they
+        expire."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._expiry = None
 
     def end(self, why: str) -> None:
         """Forgets everything; whoever still waits is told why."""
         self._ended = why
+        self._forget_expiry()
         self._seeds, self._keys, self._digests = {}, [], []
         # A call that its party doesn't read lasts longer than the session: plans can be long.
         self.session = dataclasses.replace(self.session, plan=PreprocessingPlan(()))
-        self._uncommitted = enumerate(self.session.plan)
+        self._uncommitted = self._uncollected = enumerate(self.session.plan)
         if not self._whole.done():
             self._whole.set_result(None)
 
@@ -200,9 +223,10 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
     """Deals to parties."""
 
     def __init__(self) -> None:
-        # The oldest come first.
-        self._deals: OrderedDict[str, _Deal] = OrderedDict()
-        self._weight = 0
+        # By name, until they are collected.
+        self._deals: dict[str, _Deal] = {}
+        # These, and those that are being collected, for as long as that takes; the oldest first.
+        self._held: dict[_Deal, None] = {}
         self._workshop = _Workshop()
         self._unsent = _Unsent()
 
@@ -231,8 +255,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
         finally:
             if not served:
                 self._end(deal, deal.late or f"party {party} was not served")
-        loop = asyncio.get_running_loop()
-        loop.call_later(_CHECK_SECONDS, self._end, deal, "nobody came for its corrections")
+        deal.expire(lambda: self._end(deal, "nobody came for its corrections"))
 
     @rpc.allowed(Role.PARTY)
     async def Collect(
@@ -246,17 +269,18 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
         if party != deal.session.parties[-1]:
             what = f"the corrections of session {request.session_id}"
             raise VoteError(ErrorKind.NAME_REFUSED, who=party, what=what)
-        plan, keys = deal.session.plan, deal.collect(request.copy)
-        self._end(deal, "its corrections were collected")
+        keys = deal.collect(request.copy)
+        del self._deals[request.session_id]
         offset = 0
-        async with contextlib.aclosing(self._corrections(plan, keys)) as pieces:
-            async for piece in pieces:
-                yield dealer_pb2.CollectResponse(data=piece, offset=offset)
-                offset += len(piece)
+        try:
+            async with contextlib.aclosing(self._corrections(deal, keys)) as pieces:
+                async for piece in pieces:
+                    yield dealer_pb2.CollectResponse(data=piece, offset=offset)
+                    offset += len(piece)
+        finally:
+            self._end(deal, "its corrections were collected")
 
-    async def _corrections(
-        self, plan: PreprocessingPlan, keys: Sequence[bytes]
-    ) -> AsyncGenerator[bytes, None]:
+    async def _corrections(self, deal: _Deal, keys: Sequence[bytes]) -> AsyncGenerator[bytes, None]:
         """All corrections, piece by piece; the next is made while one is on its way."""
         # Of no other call, and by the number of the item.
         held = [object(), object()]
@@ -268,7 +292,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
         ahead: asyncio.Task[None] | None = None
         before: tuple[int, Item[Any]] | None = None
         try:
-            for place in itertools.chain(enumerate(plan), [None]):
+            while (place := deal.next_item()) is not None or before is not None:
                 ready, ahead = ahead, None if place is None else asyncio.create_task(make(*place))
                 if ready is not None and before is not None:
                     await ready
@@ -290,51 +314,60 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
 
     def _end(self, deal: _Deal, why: str) -> None:
         """Whoever breaks in later finds nothing of it."""
+        if deal not in self._held:
+            return
+        del self._held[deal]
         if self._deals.get(deal.session.id) is deal:
             del self._deals[deal.session.id]
-            self._weight -= deal.weight
-            deal.end(why)
+        deal.end(why)
 
     def _admit(self, request: dealer_pb2.DealRequest, party: str) -> _Deal:
         """Takes a party's seeds into a session that is as it says."""
         session = _session(request)
         if party not in session.parties:
             raise VoteError(ErrorKind.NAME_REFUSED, who=party, what=f"session {session.id}")
-        seeds = tuple(request.seeds)
-        if len(seeds) != session.copies or any(len(seed) != SEED_BYTES for seed in seeds):
+        # Counted first: millions fit into a request.
+        count, copies = len(request.seeds), session.copies
+        if count != copies or any(len(seed) != SEED_BYTES for seed in request.seeds):
             why = f"there must be a seed of {SEED_BYTES} bytes for each copy"
             raise VoteError(ErrorKind.DEAL_INVALID, why=why)
         deal = self._deals.get(session.id) or self._begin(session, party)
         deal.check_open()
         _check_same(session, deal.session, party)
-        deal.take_seeds(session.parties.index(party), seeds)
+        deal.take_seeds(session.parties.index(party), tuple(request.seeds))
         return deal
 
     def _begin(self, session: Session, party: str) -> _Deal:
         deal = self._deals[session.id] = _Deal(session, party, self._workshop)
-        self._weight += deal.weight
-        while len(self._deals) > MAX_SESSIONS or self._weight > MAX_COMMITMENTS:
+        self._held[deal] = None
+        while len(self._held) > MAX_SESSIONS or self._weight > MAX_COMMITMENTS:
             self._end(self._too_much(), "there were too many sessions")
         return deal
 
+    @property
+    def _weight(self) -> int:
+        return sum(deal.weight for deal in self._held)
+
     def _too_much(self) -> _Deal:
         """The oldest session of the party that has begun most: one can't end those of others by
-        beginning many, or long ones that nobody joins."""
+        beginning many, or long ones that nobody joins, or that nobody reads."""
         by_weight = self._weight > MAX_COMMITMENTS
         begun: Counter[str] = Counter()
-        for deal in self._deals.values():
+        for deal in self._held:
             begun[deal.begun_by] += deal.weight if by_weight else 1
         most = max(begun, key=begun.__getitem__)
-        return next(deal for deal in self._deals.values() if deal.begun_by == most)
+        return next(deal for deal in self._held if deal.begun_by == most)
 
 
 def _session(request: dealer_pb2.DealRequest) -> Session:
     """What a request asks for."""
-    parties = tuple(request.parties)
+    count = len(request.parties)
     if not NAME_PATTERN.fullmatch(request.session_id):
         raise VoteError(ErrorKind.DEAL_INVALID, why="the session id is malformed")
-    if not 2 <= len(parties) <= MAX_PARTIES or len(set(parties)) != len(parties):
+    # Counted before they are looked at: millions fit into a request.
+    if not 2 <= count <= MAX_PARTIES or len(set(request.parties)) != count:
         raise VoteError(ErrorKind.DEAL_INVALID, why="the parties are not 2 or more, once each")
+    parties = tuple(request.parties)
     if not all(NAME_PATTERN.fullmatch(name) for name in parties):
         raise VoteError(ErrorKind.DEAL_INVALID, why="a party's name is malformed")
     if not 1 <= request.copies <= MAX_COPIES:

@@ -2,7 +2,7 @@
 used.
 
 From the moment a round is opened a background task asks the dealer, checks with the peers what it
-deals, and expands this party's parts, as far as the pool has room; the engine then finds them
+deals, and expands this party's shares, as far as the pool has room; the engine then finds them
 ready. The pool bounds what all rounds together hold ahead. A round that needs an item which is not
 there yet gets it past the pool, so that two rounds can't wait for each other's room; it waits for
 the dealer, with a deadline.
@@ -178,7 +178,7 @@ class DealtPreprocessing:
             raise VoteError(ErrorKind.PREPROCESSING_LATE, seconds=self._timeout)
 
     def take(self, item: Item[P]) -> P:
-        """This party's part of the next item of the plan."""
+        """This party's share of the next item of the plan."""
         try:
             found = self._ready.get_nowait()
         except queue.Empty:
@@ -235,7 +235,7 @@ class DealtPreprocessing:
             self._ready.put(VoteError(ErrorKind.INTERNAL, who="The dealing", why=why))
 
     def _part(self, key: bytes, item: Item[P], index: int, correction: bytes | None) -> P:
-        """This party's part of an item; a correction is only used if it is the one committed to.
+        """This party's share of an item; a correction is only used if it is the one committed to.
 
         The key is given, as the preprocessing may be closed, and have forgotten it, before a thread
         is free: whoever compared without it would blame an honest dealer.

@@ -62,6 +62,8 @@ class _Round:
     # Dealt ahead, from the moment the round is opened; and measured while agents prepare.
     preprocessing: asyncio.Task[DealtPreprocessing]
     round_trips: asyncio.Task[list[float]]
+    # Whether it is the first of its id, once that is on disk.
+    marked: asyncio.Task[bool]
     shares: dict[str, tuple[bytes, Share]] = field(default_factory=dict, repr=False)
     closed: str = ""
     # From the moment its shares are taken out until its preprocessing is dropped.
@@ -141,13 +143,17 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         await self._committee.check_reach()
         # The dealer says how long that takes, and may have been caught meanwhile.
         self._mark.refuse()
-        known = self._rounds.get(spec.round_id)
-        if known is not None:
-            if known.spec.digest != spec.digest or known.opened_by != rpc.caller():
-                raise VoteError(ErrorKind.SPEC_MISMATCH, round=spec.round_id)
-            if known.closed:
-                raise VoteError(ErrorKind.ROUND_SPENT, round=spec.round_id)
-            return party_pb2.OpenRoundResponse(spec_digest=spec.digest)
+        round_ = self._rounds.get(spec.round_id) or self._hold(spec)
+        if round_.spec.digest != spec.digest or round_.opened_by != rpc.caller():
+            raise VoteError(ErrorKind.SPEC_MISMATCH, round=spec.round_id)
+        if round_.closed or not await asyncio.shield(round_.marked):
+            raise VoteError(ErrorKind.ROUND_SPENT, round=spec.round_id)
+        log.info("round %s opened: %d agents", spec.round_id, len(spec.roster))
+        return party_pb2.OpenRoundResponse(spec_digest=spec.digest)
+
+    def _hold(self, spec: Spec) -> _Round:
+        """Makes room for a new round, begins its dealing, and has it marked as opened; without the
+        mark it is gone again."""
         own = self._committee
         if spec.parties != own.parties or spec.message.dealer != own.dealer:
             what = "the committee of this round"
@@ -160,19 +166,23 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         full = held + sum(one.held for one in self._rounds.values()) > MAX_SHARE_BYTES
         if full or len(self._rounds) >= MAX_OPEN_ROUNDS:
             raise VoteError(ErrorKind.SERVICE_BUSY, got=len(self._rounds), retry_after=5.0)
-        # Holds the place while the mark is written.
         preprocessing = asyncio.create_task(self._deal(spec))
         preprocessing.add_done_callback(_forget_failure)
         trips = asyncio.create_task(own.round_trips())
-        round_ = self._rounds[spec.round_id] = _Round(
-            spec, rpc.caller(), held, preprocessing, trips
-        )
-        if not await asyncio.to_thread(self._journal.open, spec.round_id):
-            round_.drop_preprocessing()
-            del self._rounds[spec.round_id]
-            raise VoteError(ErrorKind.ROUND_SPENT, round=spec.round_id)
-        log.info("round %s opened: %d agents", spec.round_id, len(spec.roster))
-        return party_pb2.OpenRoundResponse(spec_digest=spec.digest)
+        marked = asyncio.create_task(asyncio.to_thread(self._journal.open, spec.round_id))
+        round_ = _Round(spec, rpc.caller(), held, preprocessing, trips, marked)
+        self._rounds[spec.round_id] = round_
+
+        def check_mark(marked: asyncio.Task[bool]) -> None:
+            if marked.cancelled() or marked.exception() is not None or not marked.result():
+                round_.closed = "it was never opened"
+                round_.shares.clear()
+                round_.drop_preprocessing()
+                if self._rounds.get(spec.round_id) is round_:
+                    del self._rounds[spec.round_id]
+
+        marked.add_done_callback(check_mark)
+        return round_
 
     @rpc.allowed(Role.AGENT, upload=True)
     async def SubmitShares(
@@ -371,8 +381,10 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         spec = round_.spec
         if round_.closed:
             raise VoteError(ErrorKind.ROUND_AGGREGATED, round=spec.round_id)
-        names = [holding.agent for holding in contributors]
-        if len(set(names)) != len(names):
+        # Counted before they are looked at: millions fit into a request.
+        many = len(contributors) > len(spec.roster)
+        names = [] if many else [holding.agent for holding in contributors]
+        if many or len(set(names)) != len(names):
             raise VoteError(ErrorKind.SPEC_INVALID, why="an agent is counted twice")
         if len(names) < spec.message.quorum:
             raise VoteError(

@@ -30,5 +30,5 @@ class PartySettings(RoleSettings):
         ge=2,
         le=MAX_COPIES,
         description="copies of preprocessing to be dealt, of which all but one are checked: a "
-        "dealer that lies gets away with it once in so many times; the same at all parties",
+        "dealer that cheats is undetected once in so many times; the same at all parties",
     )

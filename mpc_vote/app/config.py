@@ -96,11 +96,11 @@ class _Chosen:
         return {"type": "string", "enum": self._registry.names()}
 
     def _choose(self, value: Any) -> Any:
-        for one in self._registry:
-            if value is one or value == one.name:
-                return one
-        names = ", ".join(self._registry.names())
-        raise ValueError(f"choose one of {names} (not {value!r})")
+        try:
+            return self._registry.chosen(value)
+        except ValueError as error:
+            names = ", ".join(self._registry.names())
+            raise ValueError(f"choose one of {names} (not {value!r})") from error
 
 
 Ballot = Annotated[BallotKind, _Chosen(BALLOTS)]

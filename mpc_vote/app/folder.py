@@ -23,7 +23,12 @@ LOCK = "lock"
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[Path]:
     """A folder that no other process, nor another role in this one, holds meanwhile."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise CommandError(
+            f"--data-dir: {folder} is, or lies under, a file: name a folder, made if there is none"
+        ) from error
     # The file stays when the lock ends: who removed it would leave two with a lock each.
     with os.fdopen(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600), "r+") as file:
         try:

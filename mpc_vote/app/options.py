@@ -6,14 +6,20 @@ All is read from the JSON schema of the command's settings, so help, checks and 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from pydantic import BaseModel, ValidationError
 
 Schema: TypeAlias = Mapping[str, Any]
 
-_METAVARS = {"integer": "INT", "number": "NUMBER", "string": "TEXT", "path": "PATH"}
+_METAVARS = {
+    "integer": "INT",
+    "number": "NUMBER",
+    "string": "TEXT",
+    "path": "PATH",
+    "table": "TABLE",
+}
 _NOUNS = {
     "integer": "a whole number",
     "number": "a number",
@@ -22,6 +28,7 @@ _NOUNS = {
     "boolean": "true or false",
     "array": "a list",
     "object": "a map of names to values",
+    "table": "a table of settings",
 }
 _BOUNDS = {
     "minimum": "of at least",
@@ -61,22 +68,37 @@ class Options:
         """A sentence for each mistake: the option as it is typed, and what it takes."""
         lines = []
         for mistake in error.errors(include_url=False):
-            key, *inside = mistake["loc"]
-            name = str(key).replace("_", "-")
+            name, schema, inside = self._find(mistake["loc"])
             match mistake["type"]:
                 case "extra_forbidden":
-                    lines.append(f"{name}: is not a setting of this command")
-                    continue
+                    name, text = name.removeprefix("--"), "is not a setting of this command"
+                case "missing" if name.startswith("--"):
+                    text = f"is missing: pass {name}, or set it in the file or the environment"
                 case "missing":
-                    text = f"is missing: pass --{name}, or set it in the file or the environment"
+                    text = "is missing"
                 case "value_error":
                     text = mistake["msg"].removeprefix("Value error, ")
                 case "too_short":
                     text = "is empty: name at least one"
+                case "too_long":
+                    text = f"are too many: at most {schema['maxItems']}"
                 case kind:
-                    text = _wanted(self._schemas[str(key)], bool(inside), kind, mistake["input"])
-            lines.append(f"--{name}: {text}")
+                    text = _wanted(schema, inside, kind, mistake["input"])
+            lines.append(f"{name}: {text}")
         return "; ".join(lines)
+
+    def _find(self, place: Sequence[int | str]) -> tuple[str, Schema, bool]:
+        """A setting as one types it, what it takes, and whether a value in it is meant; those of a
+        table go by the table's place in the file."""
+        key, *inside = place
+        schema = self._schemas.get(str(key), {})
+        name = str(key).replace("_", "-")
+        tables = schema.get("items", {}).get("properties")
+        if tables is None or len(inside) < 2:
+            return f"--{name}", schema, bool(inside)
+        number, setting, *further = inside
+        schema = tables.get(str(setting), {})
+        return f"{name}[{number}].{setting}", schema, bool(further)
 
 
 def _plain(schema: Schema, known: Mapping[str, Schema]) -> Schema:
@@ -84,7 +106,11 @@ def _plain(schema: Schema, known: Mapping[str, Schema]) -> Schema:
     if "anyOf" in schema:  # a value, or none
         return _plain(schema["anyOf"][0], known)
     if "$ref" in schema:
-        return {"enum": known[schema["$ref"].rpartition("/")[2]]["enum"]}
+        found = known[schema["$ref"].rpartition("/")[2]]
+        if "enum" in found:
+            return {"enum": found["enum"]}
+        inner = {name: _plain(one, known) for name, one in found["properties"].items()}
+        return {"type": "table", "properties": inner}
     if "items" in schema:
         return {**schema, "items": _plain(schema["items"], known)}
     return schema

@@ -44,6 +44,10 @@ class CommandError(Exception):
     """A command can't do its work; the sentence says why and what to do."""
 
 
+class Interrupted(Exception):
+    """A command was interrupted; the sentence says what became of its work."""
+
+
 def run(
     model: type[S],
     arguments: Sequence[str],
@@ -51,7 +55,7 @@ def run(
 ) -> int:
     """Loads a command's settings, runs it, and returns the exit code."""
     name = f"mpc-vote {model.command}"
-    _die_with_parent()
+    die_with_parent()
     leave_no_core()
     try:
         settings = load(model, arguments)
@@ -65,18 +69,20 @@ def run(
         return _fail(name, str(error), _EXIT_USAGE)
     except VoteError as error:
         return _fail(name, f"{error.name}: {error.message}", _EXIT_FAILED)
+    except Interrupted as error:
+        return _fail(name, str(error), _EXIT_INTERRUPTED)
     except (CommandError, IdentityError, LedgerError) as error:
         return _fail(name, str(error), _EXIT_FAILED)
     except sqlite3.Error as error:
         return _fail(name, f"a database in the data folder can't be used: {error}", _EXIT_FAILED)
     except OSError as error:
-        return _fail(name, f"can't use {error.filename}: {error.strerror}", _EXIT_FAILED)
+        return _fail(name, _told(error), _EXIT_FAILED)
     except (KeyboardInterrupt, asyncio.CancelledError):
         return _fail(name, "interrupted", _EXIT_INTERRUPTED)
     return 0
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """On Linux: SIGTERM when the thread that started this process ends, however it does."""
     parent = os.environ.get(PARENT_VARIABLE)
     if parent is None or sys.platform != "linux":
@@ -99,6 +105,12 @@ def leave_no_core() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (1, most))
 
 
+def _told(error: OSError) -> str:
+    """What the system said, and of which file if it said that."""
+    why = error.strerror or str(error) or type(error).__name__
+    return f"can't use {error.filename}: {why}" if error.filename is not None else why
+
+
 def _fail(name: str, why: str, code: int) -> int:
     print(f"{name}: error: {why}", file=sys.stderr, flush=True)
     return code
@@ -106,7 +118,7 @@ def _fail(name: str, why: str, code: int) -> int:
 
 @contextlib.asynccontextmanager
 async def until_stopped() -> AsyncIterator[asyncio.Event]:
-    """An event that SIGTERM or SIGINT sets, so that a role can stop in good order."""
+    """An event that SIGTERM or SIGINT sets, so that a role can shut down cleanly."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -14,21 +14,26 @@ Command = Callable[[Sequence[str]], int]
 
 _COMMANDS = {
     "demo": ("mpc_vote.testbed.demo.command", "run the whole service on this machine, end to end"),
+    "task": ("mpc_vote.cli.task", "draft, check or show the file that all members agree on"),
     "certs": ("mpc_vote.cli.certs", "make a certificate authority and certificates"),
+    "plan": ("mpc_vote.cli.plan", "say how good labels will be and what they cost, unasked"),
     "label": ("mpc_vote.cli.label", "ask the service for labels of a batch of queries"),
     "features": ("mpc_vote.cli.features", "map pictures to features of a backbone"),
     "audit": ("mpc_vote.testbed.audit.command", "attack voters and labels, against the claims"),
-    "bench": ("mpc_vote.testbed.bench.command", "measure the secure argmax, near and far"),
+    "bench": (
+        "mpc_vote.testbed.bench.command",
+        "measure the secure argmax, also at a distance",
+    ),
     "chaos": ("mpc_vote.testbed.chaos.command", "inject faults at every step, check invariants"),
     "experiment": ("mpc_vote.cli.experiment", "repeat the paper's experiments"),
     "account": ("mpc_vote.cli.account", "say what epsilon a plan costs, or solve for one"),
-    "relay": ("mpc_vote.cli.relay", "forward addresses, late and slowly if told to"),
-    "status": ("mpc_vote.cli.status", "show who attends and what has been spent"),
-    "budget": ("mpc_vote.cli.budget", "show what is spent, left, and what that still buys"),
+    "relay": ("mpc_vote.cli.relay", "forward addresses, with delay and a rate limit if wanted"),
+    "status": ("mpc_vote.cli.status", "show which agents are connected and what has been spent"),
+    "budget": ("mpc_vote.cli.budget", "show what is spent, what is left and what that allows"),
     "rounds": ("mpc_vote.cli.rounds", "list rounds, or fetch the labels of one again"),
     "train": ("mpc_vote.cli.train", "train the global model on released labels"),
     "model": ("mpc_vote.cli.model", "list, fetch or use the global model"),
-    "health": ("mpc_vote.cli.health", "ask a process whether it can do its work"),
+    "health": ("mpc_vote.cli.health", "ask a process whether it is healthy"),
     "coordinator": ("aggregator.coordinator.command", "run the server"),
     "party": ("aggregator.party.command", "run a compute party"),
     "dealer": ("aggregator.dealer.command", "run the dealer"),
@@ -55,9 +60,12 @@ _EXTRAS = {
 # Packages that commands need only when told so, and the extra that brings each. CrypTen's own is
 # not in its extra: its metadata ask for a package that can't be installed any more.
 _FURTHER = {
+    **dict.fromkeys(("PIL", "pyarrow"), "data"),
     **dict.fromkeys(("torch", "torchvision", "safetensors"), "learning"),
+    **dict.fromkeys(("tokenizers", "transformers"), "text"),
     **dict.fromkeys(("crypten", "omegaconf", "onnx", "yaml"), "crypten"),
     **dict.fromkeys(("matplotlib", "mlxtend"), "bench"),
+    **dict.fromkeys(("onnxruntime", "sklearn", "skops"), "models"),
 }
 _PAST_METADATA = {"crypten": "pip install --no-deps crypten==0.4.1"}
 _OWN = ("mpc_vote", "agent_node", "aggregator")

@@ -1,4 +1,4 @@
-"""`mpc-vote budget`: what is spent, what is left, and what that still buys."""
+"""`mpc-vote budget`: what is spent, what is left, and how many queries that allows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mpc_vote.privacy import noise
 from mpc_vote.privacy.accountant import epsilon
 from mpc_vote.privacy.ledger import LedgerView, Spend
 from mpc_vote.privacy.mechanisms import Level, SkellamVote
-from mpc_vote.privacy.rounding import round_up
+from mpc_vote.privacy.rounding import round_down, round_up
 from mpc_vote.voting.ballots import KNN_COUNT
 from mpc_vote.voting.charge import charge
 from mpc_vote.voting.limits import MAX_K
@@ -32,7 +32,7 @@ _DELTA = 1e-3
 
 class BudgetSettings(Settings):
     """Shows what an agent or coordinator on this machine has spent, its limits, what is left of
-    them, and how many more queries that buys; or, to a client, where the service stands.
+    them, and how many more queries that allows; or, for a client, what the service has spent.
 
     The ledger is only read, and may be in use.
     """
@@ -50,7 +50,7 @@ class BudgetSettings(Settings):
         "coordinator", description="name in the coordinator's certificate"
     )
     sigma: list[Positive] = Field(
-        [25.0], min_length=1, description="noise in votes of the queries to buy"
+        [25.0], min_length=1, description="noise in votes, to see how many queries are left at it"
     )
     ballot: Ballot = Field(KNN_COUNT, description="kind of ballots")
     k: list[Annotated[int, Field(ge=1, le=MAX_K)]] = Field(
@@ -151,17 +151,17 @@ def _show_ledger(out: Console, figures: dict[str, Any]) -> None:
     )
     _show_levels(out, figures["levels"], figures["delta"])
     if not figures["limits_noted"]:
-        out.print("no limit is noted here: its role notes its own when it is started next")
+        out.print("no limit is recorded here: its role records its own when it is next started")
     elif all(row["limit"] is None for row in figures["levels"].values()):
         out.print("there is no limit: every round is recorded, and none is refused for its cost")
     votes = figures["ballot"]
     if figures["k"]:
         votes += f" of {', '.join(map(str, figures['k']))} neighbours"
     if not figures["buys"]:
-        out.print("to see what that buys, pass --k, the public number of neighbours")
+        out.print("to see how many queries that allows, pass --k, the public number of neighbours")
     for row in figures["buys"]:
         number = "any number of" if row["queries"] is None else f"{row['queries']:,}"
-        out.print(f"still buys {number} queries at sigma {row['sigma']:g} ({votes})")
+        out.print(f"allows {number} more queries at sigma {row['sigma']:g} ({votes})")
 
 
 def _spend(spend: Spend, delta: float) -> dict[str, Any]:
@@ -228,8 +228,8 @@ def _show_levels(out: Console, levels: dict[str, Any], delta: float) -> None:
         limited = row["limit"] is not None
         table.add_row(
             f"{level} level",
-            round_up(row["spent"], 6),
-            f"{row['limit']:.6g}" if limited else "no limit",
-            f"{row['remaining']:.6g}" if limited else "",
+            round_up(row["spent"]),
+            round_down(row["limit"]) if limited else "no limit",
+            round_down(row["remaining"]) if limited else "",
         )
     out.print(table)

@@ -45,7 +45,7 @@ class CertsSettings(Settings):
     )
     revoke: list[str] = Field(
         [],
-        description="what counts no more from now on: all certificates issued to a role/name so "
+        description="what to revoke: all certificates issued to a role/name so "
         "far (or to authority/agents), a certificate's file, or its serial number in hexadecimal",
     )
     renew: bool = Field(False, description="replace certificates that exist")

@@ -14,10 +14,20 @@ from pydantic import Field
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from mpc_vote.app.config import Address, LogLevel, Name, Settings
+from mpc_vote.app.config import Address, ConfigError, LogLevel, Name, Settings
 from mpc_vote.app.process import CommandError
 from mpc_vote.cli import Command, meant
 from mpc_vote.client import AsyncLabelClient
+from mpc_vote.data.readers import (
+    BadRows,
+    Inputs,
+    label_column,
+    label_names,
+    read_inputs,
+    write_labelled,
+)
+from mpc_vote.data.readers.output import TABLES, check_output
+from mpc_vote.tasks import Task, TaskError
 from mpc_vote.voting.ballots import BALLOTS
 
 
@@ -121,6 +131,73 @@ def check_writable(path: Path | str | None) -> None:
             Path(path).unlink()
     except OSError as error:
         raise CommandError(f"can't write {path}: {error.strerror}") from error
+
+
+def load_task(path: Path | None) -> Task | None:
+    """The task of a file, if one is named."""
+    try:
+        return None if path is None else Task.load(path)
+    except TaskError as error:
+        raise ConfigError(f"--task: {error}") from error
+
+
+def read_rows(path: Path, task: Task | None, bad_rows: BadRows = "refuse") -> Inputs:
+    """Public rows of a file: as the task says, or without one an array of an .npy file."""
+    if task is None:
+        if path.is_dir() or path.suffix.lower() in (*TABLES, ".txt"):
+            raise CommandError(
+                f"{path} is read as a task says: pass --task, or an .npy file made by numpy.save"
+            )
+        rows = read_array(path)
+        return Inputs(path, rows, range(1, len(rows) + 1) if rows.ndim else [], [])
+    try:
+        return read_inputs(path, task, bad_rows=bad_rows)
+    except OSError as error:
+        raise CommandError(f"can't read {path}: {error.strerror or error}") from error
+    except (ValueError, ImportError) as error:
+        raise CommandError(str(error)) from error
+
+
+def check_labels_file(path: Path | None, task: Task | None) -> None:
+    """Refuses a file that labels can't be written to, before anything is spent for them."""
+    check_writable(path)
+    if path is None or path.suffix.lower() not in TABLES:
+        return
+    if task is None:
+        raise CommandError(f"{path}: a table takes the names of classes: pass --task, or use .npy")
+    try:
+        check_output(path)
+    except (ValueError, ImportError) as error:
+        raise CommandError(str(error)) from error
+
+
+def write_labels(
+    path: Path,
+    labels: npt.NDArray[np.int64],
+    task: Task | None,
+    inputs: Inputs | None = None,
+    asked: npt.NDArray[np.int64] | None = None,
+) -> None:
+    """Labels as an .npy file of numbers, or in a table by name beside what they belong to.
+
+    Where only the rows in these places were `asked` about, the others have an empty label, -1 in an
+    .npy file.
+    """
+    if path.suffix.lower() in TABLES and task is not None:
+        if inputs is None:
+            lines = range(1, len(labels) + 1)
+            inputs = Inputs(Path(), labels, lines, [], label_column(task))
+        names: list[str | None] = [None] * len(inputs)
+        places = range(len(inputs)) if asked is None else asked.tolist()
+        for place, name in zip(places, label_names(labels, task), strict=True):
+            names[place] = name
+        write_labelled(path, inputs, names)
+        return
+    if asked is not None and inputs is not None:
+        some, labels = labels, np.full((len(inputs), *labels.shape[1:]), -1, dtype=np.int64)
+        labels[asked] = some
+    with path.open("wb") as file:
+        np.save(file, labels)
 
 
 def read_array(path: Path) -> npt.NDArray[Any]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shlex
 import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from rich.console import Console
 
 from mpc_vote.app import process
@@ -20,12 +22,47 @@ from mpc_vote.app.config import ConfigError, LogLevel, Settings
 from mpc_vote.app.process import CommandError
 from mpc_vote.cli.common import check_writable, console, progress, write_json
 from mpc_vote.simulation import experiment as experiments
-from mpc_vote.simulation import report
-from mpc_vote.simulation.experiment import DATA_VARIABLE, Arm, ArmContext, SeedResult, Tell
+from mpc_vote.simulation import plots, report
+from mpc_vote.simulation.experiment import (
+    DATA_VARIABLE,
+    Arm,
+    ArmContext,
+    Experiment,
+    SeedResult,
+    Tell,
+)
 from mpc_vote.simulation.experiments import EXPERIMENTS, find
 from mpc_vote.simulation.store import ResultStore
 
 _PAGE_WIDTH = 140
+_MAX_SEEDS = 1000
+
+
+def _seeds(value: str) -> list[int]:
+    """From a number of seeds, or from a list of them; one alone is written `7,`."""
+    if "," not in value:
+        return list(range(int(value)))
+    return [int(seed) for seed in value.split(",") if seed.strip()]
+
+
+def _checked_seeds(value: str) -> str:
+    try:
+        seeds = _seeds(value)
+    except ValueError:
+        seeds = []
+    if not 0 < len(set(seeds)) == len(seeds) <= _MAX_SEEDS or min(seeds) < 0:
+        raise ValueError(
+            f"write a number from 1 to {_MAX_SEEDS}, or different seeds such as 7,11 (not {value})"
+        )
+    return value
+
+
+def _checked_pattern(value: str | None) -> str | None:
+    try:
+        re.compile(value or "")
+    except re.error as error:
+        raise ValueError(f"{value!r} is no regular expression: {error}") from error
+    return value
 
 
 class ExperimentSettings(Settings):
@@ -36,7 +73,12 @@ class ExperimentSettings(Settings):
 
     command: ClassVar[str] = "experiment"
 
-    seeds: int = Field(5, ge=1, le=1000, description="how often to repeat it, with seeds from 0 on")
+    seeds: Annotated[str, AfterValidator(_checked_seeds)] = Field(
+        "5", description="how often to repeat it, with seeds from 0 on; or a list of seeds: 7,11"
+    )
+    arms: Annotated[str | None, AfterValidator(_checked_pattern)] = Field(
+        None, description="run only rows whose name matches this regular expression"
+    )
     data: Path | None = Field(
         None, description=f"folder with the data sets; {DATA_VARIABLE} if left out"
     )
@@ -82,6 +124,7 @@ def _run(settings: ExperimentSettings, name: str, given: str) -> None:
         raise ConfigError(
             f"there is no experiment {name!r}; choose one of: {', '.join(EXPERIMENTS)}"
         )
+    experiment, seeds = _chosen(experiment, settings.arms), _seeds(settings.seeds)
     out = console(settings.json_path)
     settings.out.mkdir(parents=True, exist_ok=True)
     page = settings.out / f"{name}.md"
@@ -94,23 +137,34 @@ def _run(settings: ExperimentSettings, name: str, given: str) -> None:
         raise CommandError(str(error)) from error
     store = ResultStore(settings.cache or settings.out / "cache")
     with _progress(out) as (tell, done):
+        if experiment.prepare is not None:
+            data = experiment.prepare(data, store, tell)
         context = ArmContext(data, store, settings.workers, tell)
-        results = experiments.run(experiment, range(settings.seeds), context, done)
+        results = experiments.run(experiment, seeds, context, done)
     page_width = None if out.is_terminal else _PAGE_WIDTH
     Console(file=out.file, width=page_width).print(report.table(experiment, results))
     for note in experiment.notes:
         out.print(f"- {note}", soft_wrap=True)
-    figures = report.document(experiment, results, range(settings.seeds), given)
+    figures = report.document(experiment, results, seeds, given)
     page.write_text(report.markdown(experiment, results, figures))
     write_json(str(settings.out / f"{name}.json"), figures)
     write_json(settings.json_path, figures)
     written = [f"{name}.md", f"{name}.json"]
-    if report.can_draw():
-        report.draw(experiment, results, settings.out / f"{name}.svg")
+    if plots.can_draw():
+        plots.draw(experiment, figures, settings.out / f"{name}.svg")
         written.append(f"{name}.svg")
     else:
-        out.print(report.MISSING)
+        out.print(plots.MISSING)
     out.print(f"written to {settings.out}: {', '.join(written)}", soft_wrap=True)
+
+
+def _chosen(experiment: Experiment, pattern: str | None) -> Experiment:
+    """The experiment with the rows that are asked for."""
+    arms = tuple(arm for arm in experiment.arms if re.search(pattern or "", arm.name))
+    if not arms:
+        names = "; ".join(arm.name for arm in experiment.arms)
+        raise ConfigError(f"--arms: no row of {experiment.name} matches {pattern!r}; rows: {names}")
+    return replace(experiment, arms=arms)
 
 
 def _data(settings: ExperimentSettings) -> Path | None:

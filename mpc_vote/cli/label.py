@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import shlex
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,28 +15,53 @@ from rich.table import Table
 from rich.text import Text
 
 from mpc_vote.app import process
-from mpc_vote.app.config import Ballot
+from mpc_vote.app.config import Ballot, ConfigError
+from mpc_vote.app.process import Interrupted
+from mpc_vote.cli import dry_run
 from mpc_vote.cli.common import (
     ClientSettings,
+    check_labels_file,
     check_writable,
     connect,
     console,
+    load_task,
     progress,
-    read_array,
+    read_rows,
     write_json,
+    write_labels,
 )
+from mpc_vote.cli.selection import select
 from mpc_vote.client import AsyncLabelClient, LabelResult, Plan, Progress
+from mpc_vote.data.readers import BadRows
+from mpc_vote.errors import VoteError
 from mpc_vote.privacy.rounding import round_up
+from mpc_vote.tasks import Task
 
 
 class LabelSettings(ClientSettings):
-    """Asks the service for labels of the rows of an .npy file."""
+    """Asks the service for labels of the rows of a file."""
 
     command: ClassVar[str] = "label"
 
-    queries: Path = Field(description=".npy file of public queries, one per row")
-    out: Path = Field(description=".npy file to write the labels to")
-    classes: int = Field(description="number of classes (multi_label: of attributes)")
+    task: Path | None = Field(
+        None,
+        description="the task's file: classes, ballot and tau follow from it; labels have names",
+    )
+    queries: Path = Field(
+        description="public queries, one per row: what the task's readers read; without a task an "
+        ".npy file"
+    )
+    bad_rows: BadRows = Field(
+        "refuse", description="rows that are no inputs of the task: refuse or skip"
+    )
+    out: Path | None = Field(
+        None,
+        description="file to write the labels to: numbers to .npy; with a task also .csv, .tsv or "
+        ".parquet, by name, beside the queries",
+    )
+    classes: int | None = Field(
+        None, description="number of classes (multi_label: of attributes), without a task"
+    )
     ballot: Ballot | None = Field(None, description="kind of ballots")
     sigma: float | None = Field(None, description="noise in votes")
     quorum: int | None = Field(None, ge=1, description="least number of agents")
@@ -44,11 +71,26 @@ class LabelSettings(ClientSettings):
     answer_seconds: int | None = Field(None, ge=1, description="time that agents have to answer")
     verified: bool | None = Field(
         None,
-        description="whether ballots are shared so that none can be stuffed; where it is left out "
-        "they are, if they can be",
+        description="whether ballots are shared so that none can hold more votes than allowed; by "
+        "default they are, where the kind of ballot can be verified",
+    )
+    agreement: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="expected part of the votes for the right class: where noise would drown even "
+        "their lead nobody is asked (all of them if left out)",
+    )
+    yes: bool = Field(False, description="ask even if noise drowns the lead")
+    dry_run: bool = Field(False, description="show who would be asked and at what cost; ask nobody")
+    select: int | None = Field(
+        None, ge=1, description="ask about so many representatives of the rows, in task features"
+    )
+    weights: Path | None = Field(
+        None, description="with --select: weights of the task's feature map, if it has some"
     )
     request_id: str | None = Field(
-        None, description="name of this request: asking again under it never costs twice"
+        None, description="id of this request: asking again with the same id is never charged twice"
     )
     patience: float = Field(
         60.0, ge=0, description="seconds for which a busy service is asked again, when it says so"
@@ -61,10 +103,41 @@ def command(arguments: Sequence[str]) -> int:
 
 
 async def _main(settings: LabelSettings) -> None:
-    queries = read_array(settings.queries)
-    check_writable(settings.out)
+    task = load_task(settings.task)
+    if task is None and settings.classes is None:
+        raise ConfigError("--task: is missing: pass the task's file, or --classes without a task")
+    if settings.out is None and not settings.dry_run:
+        raise ConfigError("--out: is missing: pass --out, or --dry-run to ask nobody")
+    if settings.weights is not None and settings.select is None:
+        raise ConfigError("--weights: is for --select alone: agents have weights of their own")
+    inputs = read_rows(settings.queries, task, settings.bad_rows)
+    check_labels_file(settings.out, task)
     check_writable(settings.json_path)
-    plan = Plan(
+    rows, asked = inputs.rows, None
+    if settings.select is not None:
+        asked = select(rows, settings.select, task, settings.weights)
+        rows = rows[asked]
+    plan = _plan(settings, task)
+    out = console(settings.json_path, markup=False)
+    async with connect(settings) as client:
+        if settings.out is None or settings.dry_run:
+            planned = await client.plan(rows, plan)
+            agreed = dry_run.AGREEMENTS if settings.agreement is None else (settings.agreement,)
+            dry_run.show(out, planned, agreed)
+            write_json(settings.json_path, dry_run.figures(planned, agreed))
+            return
+        result = await _label(client, rows, plan, out, settings, settings.out)
+    write_labels(settings.out, result.labels, task, inputs, asked)
+    _show(out, result, settings.out)
+    told = figures(result)
+    if asked is not None:
+        told["selected"] = asked.tolist()
+    write_json(settings.json_path, told)
+
+
+def _plan(settings: LabelSettings, task: Task | None) -> Plan:
+    agreement = 1.0 if settings.agreement is None else settings.agreement
+    return Plan(
         classes=settings.classes,
         ballot=settings.ballot,
         sigma=settings.sigma,
@@ -75,20 +148,59 @@ async def _main(settings: LabelSettings) -> None:
         answer_seconds=settings.answer_seconds,
         request_id=settings.request_id,
         verified=settings.verified,
+        task=task,
+        agreement=None if settings.yes else agreement,
     )
-    out = console(settings.json_path, markup=False)
-    async with connect(settings) as client:
-        result = await follow(client, queries, plan, out, settings.patience)
-    with settings.out.open("wb") as file:
-        np.save(file, result.labels)
-    _show(out, result, settings.out)
-    write_json(settings.json_path, figures(result))
+
+
+async def _label(
+    client: AsyncLabelClient,
+    queries: Any,
+    plan: Plan,
+    out: Console,
+    settings: LabelSettings,
+    file: Path,
+) -> LabelResult:
+    """The result; whoever interrupts it hears what becomes of the round."""
+    rounds: list[str] = []
+    try:
+        return await follow(client, queries, plan, out, settings.patience, rounds.append)
+    except asyncio.CancelledError:
+        why = await _interrupted(client, rounds[-1] if rounds else "", settings, file)
+        raise Interrupted(why) from None
+
+
+async def _interrupted(
+    client: AsyncLabelClient, round_id: str, settings: LabelSettings, file: Path
+) -> str:
+    """Cancels the round if it costs nothing yet, and says what to do if it does."""
+    if not round_id:
+        return "interrupted before a round was opened; `mpc-vote rounds` lists one if there is any"
+    try:
+        cancelled = await client.cancel(round_id)
+    except VoteError as error:
+        state = f"is perhaps charged ({error.message})"
+    else:
+        if cancelled:
+            return f"interrupted: round {round_id} was cancelled, and nothing was charged"
+        state = "is charged and goes on"
+    fetch = [
+        *("mpc-vote", "rounds", "--certs", str(settings.certs)),
+        *("--coordinator", settings.coordinator, "--coordinator-name", settings.coordinator_name),
+        *("--round", round_id, "--out", str(file)),
+    ]
+    return f"interrupted: round {round_id} {state}; fetch its labels with: {shlex.join(fetch)}"
 
 
 async def follow(
-    client: AsyncLabelClient, queries: Any, plan: Plan, out: Console, patience: float = 0.0
+    client: AsyncLabelClient,
+    queries: Any,
+    plan: Plan,
+    out: Console,
+    patience: float = 0.0,
+    on_round: Callable[[str], None] = lambda _: None,
 ) -> LabelResult:
-    """Asks for labels and shows how far the round is."""
+    """Asks for labels and shows how far the round is; `on_round` takes its id."""
     names = {
         "waiting": "waiting for a place",
         "preparing": "agents prepare",
@@ -100,6 +212,9 @@ async def follow(
         async for event in client.stream(queries, plan, patience):
             if isinstance(event, LabelResult):
                 return event
+            if event.stage == "opened":
+                on_round(event.round_id)
+                continue
             _advance(bars, tasks, names, event)
     raise AssertionError("the stream ended without a result or an error")
 
@@ -116,7 +231,9 @@ def figures(result: LabelResult) -> dict[str, Any]:
     cost = result.cost
     return {
         "round_id": result.round_id,
+        "task": None if result.task is None else result.task.name,
         "labels": len(result.labels),
+        "classes": _shares(result),
         "contributors": result.contributors,
         "absences": result.absences,
         "warnings": list(result.warnings),
@@ -135,6 +252,17 @@ def figures(result: LabelResult) -> dict[str, Any]:
     }
 
 
+def _shares(result: LabelResult) -> dict[str, int] | None:
+    """How many labels each class has, by name."""
+    if result.task is None:
+        return None
+    classes = result.task.classes
+    rows = result.labels.reshape(len(result.labels), -1)
+    per_class = np.bincount(rows[:, 0], minlength=len(classes))
+    counts = rows.sum(axis=0) if result.task.attributes else per_class
+    return {name: int(count) for name, count in zip(classes, counts, strict=True)}
+
+
 def _show(out: Console, result: LabelResult, path: Path) -> None:
     cost = result.cost
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -142,6 +270,8 @@ def _show(out: Console, result: LabelResult, path: Path) -> None:
         out.print(Text.assemble(("warning", "yellow"), f": {warning}"))
     table.add_row("round", result.round_id)
     table.add_row("labels", f"{len(result.labels)} in {path}")
+    for name, count in (_shares(result) or {}).items():
+        table.add_row("", Text(f"{count} {name}"))
     table.add_row("agents counted", str(result.contributors))
     if result.spec is not None:
         table.add_row("ballots", "verified" if result.spec.verified else "not verified")

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 from pydantic import Field
 from rich.table import Table
 
@@ -14,11 +13,14 @@ from mpc_vote.app import process
 from mpc_vote.app.process import CommandError
 from mpc_vote.cli.common import (
     ClientSettings,
+    check_labels_file,
     check_writable,
     connect,
     console,
-    read_array,
+    load_task,
+    read_rows,
     write_json,
+    write_labels,
 )
 from mpc_vote.privacy.rounding import round_up
 from mpc_vote.proto.mpcvote.v1 import model_pb2
@@ -31,8 +33,18 @@ class ModelSettings(ClientSettings):
 
     version: int = Field(0, ge=0, description="version to fetch or ask; 0 is the newest")
     out: Path | None = Field(None, description="safetensors file to write the model to")
-    inputs: Path | None = Field(None, description=".npy file of inputs to predict")
-    labels: Path | None = Field(None, description=".npy file to write predictions to")
+    task: Path | None = Field(
+        None, description="the file of the task that the model is for: predictions have names"
+    )
+    inputs: Path | None = Field(
+        None,
+        description="inputs to predict: what the task's readers read; without a task an .npy file",
+    )
+    labels: Path | None = Field(
+        None,
+        description="file to write predictions to: numbers to .npy; with a task also .csv, .tsv or "
+        ".parquet, by name, beside the inputs",
+    )
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -43,21 +55,22 @@ def command(arguments: Sequence[str]) -> int:
 async def _main(settings: ModelSettings) -> None:
     if (settings.inputs is None) != (settings.labels is None):
         raise CommandError("predictions need both --inputs and --labels")
-    for path in (settings.out, settings.labels, settings.json_path):
+    task = load_task(settings.task)
+    for path in (settings.out, settings.json_path):
         check_writable(path)
-    inputs = read_array(settings.inputs) if settings.inputs else None
+    check_labels_file(settings.labels, task)
+    inputs = read_rows(settings.inputs, task) if settings.inputs else None
     out = console(settings.json_path, markup=False)
     async with connect(settings) as client:
         models = await client.models()
         out.print(describe(models) if models else "no model yet: run mpc-vote train")
         if settings.out is not None:
-            model, content = await client.model(settings.version)
+            model, content = await client.model(settings.version, task=task)
             settings.out.write_bytes(content)
             out.print(f"version {model.version} written to {settings.out}")
         if inputs is not None and settings.labels is not None:
-            labels = await client.predict(inputs, settings.version)
-            with settings.labels.open("wb") as file:
-                np.save(file, labels)
+            labels = await client.predict(inputs.rows, settings.version, task=task)
+            write_labels(settings.labels, labels, task, inputs)
             out.print(f"{len(labels)} predictions written to {settings.labels}")
     write_json(settings.json_path, {"models": [figures(model) for model in models]})
 
@@ -65,11 +78,19 @@ async def _main(settings: ModelSettings) -> None:
 def describe(models: Sequence[model_pb2.Model]) -> Table:
     """Versions as a table."""
     table = Table(
-        "version", "labels", "unlabelled", "epsilon agent", "epsilon instance", "delta", "metrics"
+        "version",
+        "task",
+        "labels",
+        "unlabelled",
+        "epsilon agent",
+        "epsilon instance",
+        "delta",
+        "metrics",
     )
     for model in models:
         table.add_row(
             str(model.version),
+            model.task,
             str(model.labels),
             str(model.unlabelled),
             round_up(model.epsilon_agent),
@@ -84,6 +105,7 @@ def figures(model: model_pb2.Model) -> dict[str, Any]:
     """A version's description, under keys that stay."""
     return {
         "version": model.version,
+        "task": model.task or None,
         "round_ids": list(model.round_ids),
         "labels": model.labels,
         "unlabelled": model.unlabelled,

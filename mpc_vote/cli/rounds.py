@@ -15,11 +15,13 @@ from mpc_vote.app import process
 from mpc_vote.app.process import CommandError
 from mpc_vote.cli.common import (
     ClientSettings,
+    check_labels_file,
     check_writable,
     connect,
     console,
     kind_name,
     write_json,
+    write_labels,
 )
 from mpc_vote.privacy.rounding import round_up
 from mpc_vote.proto.mpcvote.v1 import label_pb2
@@ -38,7 +40,11 @@ class RoundsSettings(ClientSettings):
     command: ClassVar[str] = "rounds"
 
     round: str | None = Field(None, description="id of the round to fetch the labels of")
-    out: Path | None = Field(None, description=".npy file to write its labels to")
+    out: Path | None = Field(
+        None,
+        description="file to write its labels to: numbers to .npy; of a task also to .csv, .tsv or "
+        ".parquet, by name",
+    )
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -60,16 +66,19 @@ async def _main(settings: RoundsSettings) -> None:
                 raise CommandError(f"round {settings.round} has no labels: {found.round.reason}")
             values = np.array(found.labels.values, dtype=np.int64)
             width = found.labels.width
-            with settings.out.open("wb") as file:
-                np.save(file, values if width == 1 else values.reshape(-1, width))
+            task = client.task_of(found)
+            check_labels_file(settings.out, task)
+            labels = values if width == 1 else values.reshape(-1, width)
+            write_labels(settings.out, labels, task)
             out.print(f"labels written to {settings.out}")
     # What is spent is never cut: on a narrow terminal the id goes on in the next line.
-    columns = ("opened", "state", "queries", "sigma", "agent", "instance", "delta")
+    columns = ("task", "opened", "state", "queries", "sigma", "agent", "instance", "delta")
     figures = (Column(name, no_wrap=True) for name in columns)
     table = Table(Column("round", overflow="fold"), *figures, box=None)
     for one in rounds:
         row = _row(one)
-        cells = (_opened(one), row["state"], str(row["queries"]), f"{row['sigma']:g}", *_spent(one))
+        told = (row["task"] or "", _opened(one), row["state"])
+        cells = (*told, str(row["queries"]), f"{row['sigma']:g}", *_spent(one))
         table.add_row(row["round_id"], *cells)
     out.print(table)
     for one in rounds:
@@ -90,7 +99,7 @@ def _spent(one: label_pb2.RoundSummary) -> tuple[str, ...]:
     if not one.HasField("cost"):
         return ()
     cost = one.cost
-    return round_up(cost.epsilon_agent, 3), round_up(cost.epsilon_instance, 3), f"{cost.delta:g}"
+    return round_up(cost.epsilon_agent), round_up(cost.epsilon_instance), f"{cost.delta:g}"
 
 
 def _row(one: label_pb2.RoundSummary) -> dict[str, Any]:
@@ -98,6 +107,7 @@ def _row(one: label_pb2.RoundSummary) -> dict[str, Any]:
     cost = one.cost if one.HasField("cost") else None
     return {
         "round_id": one.round_id,
+        "task": one.task or None,
         "opened_unix_ms": one.opened_unix_ms,
         "state": _STATES.get(one.state, _UNKNOWN),
         "queries": one.queries,

@@ -11,19 +11,22 @@ from pydantic import Field
 from rich.console import Console
 
 from mpc_vote.app import process
+from mpc_vote.app.config import ConfigError
 from mpc_vote.app.process import CommandError
 from mpc_vote.cli.common import (
     ClientSettings,
     check_writable,
     connect,
     console,
+    load_task,
     progress,
-    read_array,
+    read_rows,
     write_json,
 )
 from mpc_vote.cli.model import describe, figures
 from mpc_vote.client import AsyncLabelClient
 from mpc_vote.proto.mpcvote.v1 import model_pb2
+from mpc_vote.tasks import Task
 
 
 class TrainSettings(ClientSettings):
@@ -31,17 +34,22 @@ class TrainSettings(ClientSettings):
 
     command: ClassVar[str] = "train"
 
+    task: Path | None = Field(
+        None, description="the file of the task whose rounds to learn from, in its feature map"
+    )
     rounds: list[str] = Field(
-        [], description="rounds to learn from; all alike ones if none is named"
+        [], description="rounds to learn from; all of the task, or all alike ones, if none is named"
     )
     seed: int = Field(0, ge=0, description="seed of the training")
     unlabelled: Path | None = Field(
-        None, description=".npy file of further public points to learn from, one per row"
+        None,
+        description="further public points to learn from, one per row: what the task's readers "
+        "read; without a task an .npy file",
     )
     features: str = Field(
         "",
-        description="feature map in which their neighbours are sought: raw, strokes or unit; "
-        "the points themselves if left out",
+        description="without a task, the feature map in which their neighbours are sought: raw, "
+        "strokes or unit; the points themselves if left out",
     )
 
 
@@ -53,12 +61,15 @@ def command(arguments: Sequence[str]) -> int:
 async def _main(settings: TrainSettings) -> None:
     if settings.features and settings.unlabelled is None:
         raise CommandError("--features is for the points of --unlabelled, which is not given")
-    unlabelled = read_array(settings.unlabelled) if settings.unlabelled else None
+    task = load_task(settings.task)
+    if settings.features and task is not None:
+        raise ConfigError(f"--features: task {task.name} has its own: leave it out")
+    unlabelled = read_rows(settings.unlabelled, task).rows if settings.unlabelled else None
     check_writable(settings.json_path)
     out = console(settings.json_path, markup=False)
     async with connect(settings) as client:
         model = await follow(
-            client, settings.rounds, settings.seed, out, unlabelled, settings.features
+            client, settings.rounds, settings.seed, out, unlabelled, settings.features, task
         )
     out.print(describe([model]))
     write_json(settings.json_path, figures(model))
@@ -71,13 +82,14 @@ async def follow(
     out: Console,
     unlabelled: npt.NDArray[Any] | None = None,
     features: str = "",
+    task: Task | None = None,
 ) -> model_pb2.Model:
     """Trains and shows how far it is."""
     with progress(out) as bars:
-        task: Any = bars.add_task("server trains", total=None, detail="")
-        async for event in client.train(rounds, seed, unlabelled, features):
-            if isinstance(event, model_pb2.Model):
-                return event
+        bar = bars.add_task("server trains", total=None, detail="")
+
+        def show(event: model_pb2.TrainProgress) -> None:
             detail = f"step {event.step} of {event.steps}, loss {event.loss:.3f}"
-            bars.update(task, completed=event.step, total=event.steps, detail=detail)
-    raise AssertionError("the stream ended without a model or an error")
+            bars.update(bar, completed=event.step, total=event.steps, detail=detail)
+
+        return await client.train(rounds, seed, unlabelled, features, task=task, on_progress=show)

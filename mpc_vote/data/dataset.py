@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float32]
+PointArray = npt.NDArray[Any]
+"""float32, or uint8."""
 LabelArray = npt.NDArray[np.int64]
 
 
@@ -15,11 +18,12 @@ LabelArray = npt.NDArray[np.int64]
 class Dataset:
     """Points `x` of shape (n, ...) with labels `y` in 0..classes-1; n may be 0.
 
+    Points are float32, or uint8 where they are pictures or texts as they travel.
     With several attributes to a point, `y` is (n, classes) of 0 and 1.
     """
 
     name: str
-    x: FloatArray
+    x: PointArray
     y: LabelArray
     classes: int
 
@@ -48,10 +52,10 @@ class Dataset:
         return replace(self, name=name or self.name, x=self.x[rows], y=self.y[rows])
 
 
-def check_points(x: FloatArray) -> None:
-    """Refuse anything but finite float32 points of at least one dimension and one feature."""
-    if x.dtype != np.float32:
-        raise ValueError(f"points must be float32, got {x.dtype}")
+def check_points(x: PointArray) -> None:
+    """Refuse anything but bytes or finite float32, of at least one dimension and one feature."""
+    if x.dtype not in (np.float32, np.uint8):
+        raise ValueError(f"points must be float32 or uint8, got {x.dtype}")
     if x.ndim < 2 or 0 in x.shape[1:]:
         raise ValueError(f"points must have shape (n, ...) with features, got {x.shape}")
     if not np.isfinite(x).all():

@@ -52,7 +52,7 @@ class Channel(Openings, Protocol):
 
 
 def zero_share(channel: Channel, count: int) -> Words:
-    """This party's part of a fresh sharing of zero, modulo 2^64.
+    """This party's share of a fresh sharing of zero, modulo 2^64.
 
     Added to shares that leave the committee it makes them uniform but for their sum, also to who
     knows all correlated randomness, as the dealer does: the streams are the parties' own.

@@ -8,11 +8,11 @@ The parties draw all seeds; the dealer draws nothing. In this order:
    commitment to each correction of each copy. A correction follows from the seeds alone.
 3. A party whose own seeds are not those hashed aborts. Else it tells its peers a digest of all that
    the dealer said, and commits to a coin. Where digests differ, all abort: nobody knows who lied.
-4. The coins are opened and choose the copy to use. A coin that does not fit its commitment tells on
+4. The coins are opened and choose the copy to use. A coin that does not fit its commitment exposes
    its party. Everybody echoes what it has heard; where echoes differ, all abort.
-5. The seeds of all other copies are opened. One that does not fit its hash tells on its party: by
+5. The seeds of all other copies are opened. One that does not fit its hash exposes its party: by
    its digest it had agreed to the hash. Only now a correction, made again from the seeds, that is
-   not what the dealer committed to tells on the dealer.
+   not what the dealer committed to exposes the dealer.
 
 So a dealer gets away with wrong preprocessing only if the one copy in which it is wrong is the one
 that is drawn, and then the last party still sees that it gets what was committed to. An honest
@@ -106,7 +106,7 @@ class Session:
 
 
 def stream_key(seed: bytes, transcript: bytes, rank: int, copy: int) -> bytes:
-    """The key that a party's part of a copy is expanded from."""
+    """The key that a party's share of a copy is expanded from."""
     said = _hash("stream", transcript, _number(rank), _number(copy))
     return hmac.digest(seed, said, "sha256")
 
@@ -117,7 +117,7 @@ def stream_keys(transcript: bytes, seeds: Sequence[bytes], copy: int) -> list[by
 
 
 def coin_hash(transcript: bytes, rank: int, coin: bytes) -> bytes:
-    """Binds a party to its part of a session's lot, and hides it."""
+    """Binds a party to its coin for a session's draw, and hides it."""
     return _hash("coin", transcript, _number(rank), coin)
 
 
@@ -240,7 +240,7 @@ def _draw(grant: Grant, transcript: bytes, channel: Openings) -> tuple[int, byte
     for rank, (payload, revealed) in enumerate(zip(first, coins, strict=True)):
         if coin_hash(transcript, rank, revealed) != payload[DIGEST_BYTES:]:
             who = session.parties[rank]
-            raise session.disagreement(f"party {who} changed its part of the lot")
+            raise session.disagreement(f"party {who} changed its coin after committing to it")
     lot = lot_digest(said, first, coins)
     if any(echo != lot for echo in channel.exchange(lot)):
         raise session.disagreement("a party told its peers different things")

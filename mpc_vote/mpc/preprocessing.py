@@ -1,11 +1,11 @@
-"""Correlated randomness: what the dealer makes and how a party turns it into its part.
+"""Correlated randomness: what the dealer makes and how a party turns it into its share.
 
 Each party holds a key that only it and the dealer know (`mpc_vote.mpc.cut_and_choose`), and expands
-its part of every item from it. What depends on the other parties' parts can't be free at all of
-them, so the dealer sends it to the last party: the correction. Without the dealer's view, the parts
-of any P-1 parties are uniform and independent of the values that they are parts of. An item is used
-once: it has a stream number of its own, and items are taken in the order of a plan that all parties
-told the dealer.
+its share of every item from it. What depends on the others' shares can't be free at all of them, so
+the dealer sends it to the last party: the correction. Without the dealer's view, the shares of any
+P-1 parties are uniform and independent of the values that they are shares of. An item is used once:
+it has a stream number of its own, and items are taken in the order of a plan that all parties told
+the dealer.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class Item(ABC, Generic[P]):
     @property
     @abstractmethod
     def part_bytes(self) -> int:
-        """Memory that a party's part takes."""
+        """Memory that a party's share takes."""
 
     @abstractmethod
     def expand(self, seed: bytes, index: int, correction: bytes | None) -> P:
-        """A party's part of item number `index`; the last party passes its correction."""
+        """A party's share of item number `index`; the last party passes its correction."""
 
     @abstractmethod
     def correct(self, seeds: Sequence[bytes], index: int) -> bytes:
@@ -108,10 +108,10 @@ def _described(item: Item[Any]) -> list[Any]:
 
 
 class Preprocessing(Protocol):
-    """Where an engine gets its parts from, in the order of the plan."""
+    """Where an engine gets its shares from, in the order of the plan."""
 
     def take(self, item: Item[P]) -> P:
-        """This party's part of the next item, which must be `item`."""
+        """This party's share of the next item, which must be `item`."""
         ...
 
 

@@ -205,8 +205,8 @@ class Credentials:
         _check_constraints(certificate, others, authorities, paths)
         if expected_role is not None and identity.role is not expected_role:
             raise IdentityError(
-                f"The certificate {paths.certificate} is of {identity}, but this process is a "
-                f"{expected_role}. Point it to a certificate with the role {expected_role}."
+                f"The certificate {paths.certificate} is of {identity}, but the role "
+                f"{expected_role} is needed here. Point it to a certificate with that role."
             )
         return cls(
             identity,

@@ -1,6 +1,6 @@
 """The ledger: a durable, append-only record of every spend, and the gate that enforces a budget.
 
-Law: when `charge` returns, the spend is on disk and stays there; when it raises, nothing may be
+When `charge` returns, the spend is on disk and stays there; when it raises, nothing may be
 released. Checking and recording are one transaction under the database's write lock, so neither
 threads nor processes that share the file can overspend together. The record is only as
 trustworthy as the file: whoever can rewrite it, or restore an old copy, can spend again.
@@ -39,7 +39,7 @@ from mpc_vote.privacy.mechanisms import (
     mechanism_from_json,
     one_query,
 )
-from mpc_vote.privacy.rounding import round_up
+from mpc_vote.privacy.rounding import round_down, round_up
 
 """How long to wait for another process to finish its charge."""
 
@@ -109,15 +109,10 @@ class Standing:
         """Whether the limit forbids what is asked for."""
         return self.limit is not None and not self.asked <= self.limit
 
-    def __str__(self) -> str:
-        told = (
-            f"at {self.level.value} level epsilon {round_up(self.spent, 6)} is spent, "
-            f"this would make it {round_up(self.asked, 6)} and "
-        )
-        if self.limit is None:
-            return f"{told}there is no limit"
-        left = max(0.0, self.limit - self.spent)
-        return f"{told}the limit is {self.limit:.6g}, so that {left:.6g} is left"
+    @property
+    def left(self) -> float | None:
+        """Limit less spend, if there is a limit. A guide only: epsilons do not simply add."""
+        return None if self.limit is None else max(0.0, self.limit - self.spent)
 
 
 class BudgetExhausted(Exception):
@@ -152,11 +147,14 @@ class BudgetExhausted(Exception):
 
     @property
     def why(self) -> str:
-        """All figures in words."""
-        promised = f", counting {self.promised} rounds under way" if self.promised else ""
+        """What is left at the level that is exceeded, what is asked for, and what would fit."""
+        over = self.over
+        assert over.limit is not None and over.left is not None, "only a limit can be exceeded"
+        promised = f", with {self.promised} rounds under way" if self.promised else ""
         return (
-            f"{'; '.join(map(str, self.standings))}; at delta {self.delta:g}{promised}; "
-            f"{self.fitting} queries with this noise would fit"
+            f"epsilon {round_down(over.left)} of {round_down(over.limit)} is left and it would "
+            f"bring the spend to {round_up(over.asked)} (delta {self.delta:g}{promised}; "
+            f"{self.fitting} queries with this noise would fit)"
         )
 
     def __str__(self) -> str:
@@ -250,11 +248,11 @@ class _Records(abc.ABC):
                 for round_id, text, note, charged_at in rows
             ]
 
-    def spent(self, level: Level, delta: float) -> float:
-        """The epsilon of everything ever charged."""
+    def spent(self, level: Level, delta: float, *planned: Mechanism) -> float:
+        """The epsilon of everything ever charged, and of what is planned besides."""
         with self._lock:
             self._read_new()
-            return epsilon_of_totals(self._totals, level, delta)
+            return epsilon_of_totals(self._totals + totals(planned), level, delta)
 
     def remaining(self) -> dict[Level, float]:
         """Limit less spend for each limited level. A guide only: epsilons do not simply add."""

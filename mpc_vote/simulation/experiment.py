@@ -52,7 +52,7 @@ class PaperFigure:
 
 @dataclass(frozen=True)
 class SeedResult:
-    """What came of one arm with one seed; a method without privacy has no mechanisms."""
+    """The result of one arm with one seed; a method without privacy has no mechanisms."""
 
     accuracy: float
     mechanisms: tuple[Mechanism, ...] = ()
@@ -100,8 +100,12 @@ class Arm:
     config: Any
     paper: PaperFigure | None = None
     setting: Any = None
-    # Where the arm belongs in a plot of accuracy against a quantity: the line, and the value.
-    point: tuple[str, float] | None = None
+    # Where the arm is in the picture: the method's line, in none if empty, and the task's panel.
+    line: str = ""
+    panel: str = ""
+    # Of what the experiment varies: a value, or figures whose sum it is. Else epsilon is.
+    value: float | None = None
+    counted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -117,10 +121,12 @@ class Experiment:
     delta: float
     # How the data is divided, where an arm does not say so.
     setting: Any = None
+    # What is made of the data before it is divided, where that takes long; the store keeps it.
+    prepare: Callable[[Data, ResultStore, Tell], Data] | None = None
     notes: tuple[str, ...] = ()
     # Whether epsilons hold at the other level too: not where a record is held by several agents.
     both_levels: bool = True
-    # What the points of the arms are values of.
+    # What the arms have values of, where accuracy is not drawn against epsilon.
     axis: str = ""
     # The figures that the terminal shows beside the accuracies; the page has all.
     shown: tuple[str, ...] = ("labels", "asked")

@@ -17,6 +17,7 @@ from mpc_vote.data.partition import Partition
 from mpc_vote.learning.baselines import centralised
 from mpc_vote.learning.baselines.centralised import CentralTotals
 from mpc_vote.learning.query_selection import selector
+from mpc_vote.learning.students import DEFAULT, StudentOptions, find_student
 from mpc_vote.learning.students.classifier import Classifier
 from mpc_vote.learning.students.prototypes import PrototypeRecipe, train_prototypes
 from mpc_vote.learning.students.semi_supervised import SemiSupervisedRecipe, train_semi_supervised
@@ -43,7 +44,14 @@ class LabelledOnly:
     """A network that learns from the asked points alone: the paper's way."""
 
 
-StudentRecipe: TypeAlias = SemiSupervisedRecipe | PrototypeRecipe | LabelledOnly
+@dataclass(frozen=True)
+class NamedStudent:
+    """A student as the service trains it, by its name."""
+
+    name: str = DEFAULT
+
+
+StudentRecipe: TypeAlias = SemiSupervisedRecipe | PrototypeRecipe | LabelledOnly | NamedStudent
 
 
 @dataclass(frozen=True)
@@ -240,5 +248,9 @@ def _student(
             )
         case PrototypeRecipe():
             return train_prototypes(public.x, asked, labels, public.classes, recipe)
+        case NamedStudent(name):
+            others = np.setdiff1d(np.arange(len(public)), asked)
+            options = StudentOptions(public.classes, seed, on_progress=tell)
+            return find_student(name).train(public.x[asked], labels, public.x[others], options)
         case LabelledOnly():
             return train_student(public.x[asked], labels, public.classes, seed, on_progress=tell)

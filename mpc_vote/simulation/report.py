@@ -1,11 +1,9 @@
-"""What came of an experiment, for people and for programs: a table, a page, JSON, a plot."""
+"""What came of an experiment, for people and for programs: a table, a page, JSON."""
 
 from __future__ import annotations
 
 import datetime as dt
-import importlib.util
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -17,10 +15,7 @@ from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.privacy.rounding import round_up_places
 from mpc_vote.simulation.experiment import ArmResult, Experiment
 
-MISSING = "no plot: matplotlib is not installed; the figures are complete without it"
-
 _PACKAGES = ("mpc-vote", "numpy", "torch", "torchvision", "faiss-cpu")
-_INCHES = (7.0, 4.2)
 
 
 def _kilobytes(amount: float) -> str:
@@ -98,57 +93,6 @@ def markdown(experiment: Experiment, results: Sequence[ArmResult], figures: dict
     if experiment.notes:
         lines += ["", *(f"- {note}" for note in experiment.notes)]
     return "\n".join([*lines, "", READING, ""])
-
-
-def can_draw() -> bool:
-    """Whether plots can be drawn."""
-    return importlib.util.find_spec("matplotlib") is not None
-
-
-def draw(experiment: Experiment, results: Sequence[ArmResult], path: Path) -> None:
-    """Accuracy against a quantity where the arms have one, else one row for each arm."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=_INCHES, layout="constrained")
-    axes = figure.subplots()
-    if experiment.axis:
-        lines: dict[str, list[tuple[float, ArmResult]]] = {}
-        for result in results:
-            if result.arm.point is not None:
-                name, value = result.arm.point
-                lines.setdefault(name, []).append((value, result))
-        for name, points in lines.items():
-            values = [value for value, _ in points]
-            means = [100 * result.mean for _, result in points]
-            spreads = [100 * result.deviation for _, result in points]
-            axes.errorbar(values, means, yerr=spreads, marker="o", capsize=3, label=name)
-        axes.set_xscale("log")
-        axes.set_xlabel(experiment.axis)
-        axes.set_ylabel("accuracy in percent")
-        axes.legend()
-    else:
-        places = range(len(results))
-        axes.errorbar(
-            [100 * result.mean for result in results],
-            places,
-            xerr=[100 * result.deviation for result in results],
-            fmt="o",
-            capsize=3,
-            label="here",
-        )
-        papers = [
-            (place, result.arm.paper.accuracy)
-            for place, result in enumerate(results)
-            if result.arm.paper is not None
-        ]
-        if papers:
-            axes.plot([a for _, a in papers], [p for p, _ in papers], "x", label="the paper")
-        axes.set_yticks(list(places), [result.arm.name for result in results])
-        axes.invert_yaxis()
-        axes.set_xlabel("accuracy in percent")
-        axes.legend()
-    axes.grid(alpha=0.3)
-    figure.savefig(path)
 
 
 def _headings(experiment: Experiment) -> list[str]:

@@ -31,7 +31,10 @@ Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 Config: TypeAlias = Mapping[str, Any]
 
 # What no result follows from, but for the data, which are in their names.
-_OTHER = ("testbed", "cli", "proto", "simulation/experiments", "simulation/report.py")
+_OTHER = (
+    *("testbed", "cli", "proto", "simulation/experiments"),
+    *("simulation/plots.py", "simulation/report.py"),
+)
 _PACKAGES = ("numpy", "torch", "faiss-cpu")
 
 

@@ -42,18 +42,18 @@ class Input(ABC):
     def settings(self) -> dict[str, Any]:
         """As the task's file has them, without `kind`."""
 
-    def check(self, rows: Array) -> None:
-        """Refuses rows that are not of this input, naming the first."""
+    def check(self, rows: Array, before: int = 0) -> None:
+        """Refuses rows that are not of this input, naming the first; others may come `before`."""
         if rows.dtype != self.dtype or rows.shape[1:] != self.shape:
             raise ValueError(
                 f"the task's inputs are {self.dtype} of shape {self.shape}, "
                 f"not {rows.dtype} of shape {rows.shape[1:]}"
             )
-        wrong = np.flatnonzero(~self._sound(rows))
+        wrong = np.flatnonzero(~self.sound(rows))
         if len(wrong):
-            raise ValueError(f"row {int(wrong[0])} is no {self.kind} of this task")
+            raise ValueError(f"row {before + int(wrong[0])} is no {self.kind} of this task")
 
-    def _sound(self, rows: Array) -> npt.NDArray[np.bool_]:
+    def sound(self, rows: Array) -> npt.NDArray[np.bool_]:
         """Which rows hold what the task allows."""
         return np.ones(len(rows), dtype=np.bool_)
 
@@ -83,7 +83,7 @@ class VectorInput(Input):
     def settings(self) -> dict[str, Any]:
         return {"shape": list(self.dimensions)}
 
-    def _sound(self, rows: Array) -> npt.NDArray[np.bool_]:
+    def sound(self, rows: Array) -> npt.NDArray[np.bool_]:
         return np.asarray((np.abs(rows) <= MAX_SIZE).reshape(len(rows), -1).all(axis=1))
 
 
@@ -249,7 +249,7 @@ class TableInput(Input):
         ends = np.cumsum([column.width for column in self.columns])
         return np.split(rows, ends[:-1], axis=1)
 
-    def _sound(self, rows: Array) -> npt.NDArray[np.bool_]:
+    def sound(self, rows: Array) -> npt.NDArray[np.bool_]:
         sound = np.ones(len(rows), dtype=np.bool_)
         for column, cells in zip(self.columns, self.cells(rows), strict=True):
             sound &= column.sound(cells)

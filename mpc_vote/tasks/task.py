@@ -17,6 +17,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from mpc_vote.pki.identity import NAME_PATTERN
 from mpc_vote.tasks.inputs import Input, parse_input
 from mpc_vote.tasks.parsing import Section, TaskError
@@ -65,10 +68,10 @@ class Task:
     vote: Vote
 
     @classmethod
-    def load(cls, path: Path) -> Task:
+    def load(cls, path: str | Path) -> Task:
         """From a file; a `TaskError` names it and says what to write."""
         try:
-            with path.open("rb") as file:
+            with Path(path).open("rb") as file:
                 content = file.read(MAX_TASK_BYTES + 1)
         except OSError as error:
             raise TaskError(f"{path}: the task can't be read: {error.strerror}") from error
@@ -144,6 +147,12 @@ class Task:
     def attributes(self) -> bool:
         """Whether classes are attributes, each with a yes or no of its own."""
         return self.vote.ballot.attributes
+
+    def names(self, labels: npt.NDArray[np.integer[Any]]) -> list[str] | list[list[str]]:
+        """The class of each label by name; of attributes a list of all that a row has."""
+        if not self.attributes:
+            return [self.classes[int(label)] for label in labels]
+        return [[self.classes[place] for place in np.flatnonzero(row)] for row in labels]
 
     def differences(self, other: Task) -> list[str]:
         """What another task has otherwise, a sentence each: `vote.k is 50 here, 20 there`."""

@@ -1,4 +1,17 @@
-"""All roles as separate processes on this machine: for the demo, for tests and for measuring.
+"""All roles as separate processes on this machine: to try things out, for the demo, for tests and
+for measuring.
+
+    from mpc_vote import Plan
+    from mpc_vote.data.readers import read_inputs
+    from mpc_vote.tasks import Task
+    from mpc_vote.testbed.cluster import Cluster
+
+    task = Task.load("task.toml")
+    hospitals = {"alice": "alice.csv", "bob": "bob.csv", "carol": "carol.csv"}
+    with Cluster.of(task, hospitals) as cluster, cluster.connect() as client:
+        queries = read_inputs("public.csv", task).rows
+        result = client.label(queries, Plan(task=task, sigma=10.0))
+        print(result.names, result.cost.epsilon_instance)
 
 The same commands, settings and certificates as on different machines; only the addresses are
 loopback. A child that ends by itself is an error that carries the child's own words. Children die
@@ -9,55 +22,109 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
+import json
 import socket
-import subprocess
-import sys
-import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
-import psutil
-
-from mpc_vote.app.process import PARENT_VARIABLE, CommandError
-from mpc_vote.client import AsyncLabelClient
+from mpc_vote.app.process import CommandError
+from mpc_vote.client import AsyncLabelClient, LabelClient
 from mpc_vote.errors import VoteError
 from mpc_vote.pki.authority import CertificateAuthority
 from mpc_vote.pki.identity import Identity, Role
+from mpc_vote.tasks import Task
+from mpc_vote.tasks.toml import dump
+from mpc_vote.testbed.children import Children
+from mpc_vote.testbed.members import Member, settings_of
 
-_STOP_SECONDS = 10.0
+if TYPE_CHECKING:
+    from mpc_vote.testbed.in_process import InProcessAgents
+
 _POLL_SECONDS = 0.1
-_MEMORY_SECONDS = 0.5
+_READY_SECONDS = 120.0
 
 
 @dataclass
-class RoleProcess:
-    """A running role."""
+class Cluster(Children):
+    """A dealer, parties, a coordinator and agents under one folder.
 
-    name: str
-    process: subprocess.Popen[bytes]
-    log: Path
+    `tasks` are files of tasks that the coordinator serves. An agent takes one by its settings (task
+    and data), or several: `serves` has for such an agent a table of settings for each. `functions`
+    are agents that run in this process and vote on the first task as a function says.
 
-    def last_words(self) -> str:
-        """What it said before it ended: its error, or the end of its log."""
-        lines = self.log.read_text(errors="replace").strip().splitlines()
-        told = [line for line in lines if ": error: " in line]
-        return (told or lines or ["nothing"])[-1]
+    Agents accept what their settings don't tell them to refuse, whatever it costs: a cluster is for
+    trying things out, and all that it holds is in one folder on one machine.
+    """
 
-
-@dataclass
-class Cluster:
-    """A dealer, parties, a coordinator and agents under one folder."""
-
-    directory: Path
     parties: int
     agents: Mapping[str, Mapping[str, str]]
     coordinator_settings: Mapping[str, str] = field(default_factory=dict)
     party_settings: Mapping[str, str] = field(default_factory=dict)
-    children: dict[str, RoleProcess] = field(default_factory=dict)
-    _memory: _MemoryWatch | None = None
+    tasks: Sequence[Path] = ()
+    serves: Mapping[str, Sequence[Mapping[str, str]]] = field(default_factory=dict)
+    functions: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    _in_process: InProcessAgents | None = None
+    _temporary: tempfile.TemporaryDirectory[str] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        task: Task | str | Path,
+        agents: Mapping[str, Member],
+        *,
+        parties: int = 3,
+        directory: str | Path | None = None,
+        **coordinator_settings: object,
+    ) -> Self:
+        """A federation for one task, to be used in a `with` statement.
+
+        An agent, by its name, is a file or folder of private data, from which its nearest
+        neighbours vote; or settings as the flags of `mpc-vote agent` have them (`{"data":
+        "bob.csv", "voter": "network"}`); or a function from the task's feature vectors to labels or
+        scores, which votes in this process. Everything is kept under `directory`, or until the end
+        in a temporary one.
+        """
+        temporary = None
+        if directory is None:
+            temporary = tempfile.TemporaryDirectory(prefix="mpc-vote-cluster-")
+            directory = temporary.name
+        folder = Path(directory).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "task.toml"
+        path.write_text(dump(task if isinstance(task, Task) else Task.load(task)))
+        settings, functions = settings_of(agents, path)
+        return cls(
+            folder,
+            parties,
+            settings,
+            coordinator_settings=_flags(coordinator_settings),
+            tasks=[path],
+            functions=functions,
+            _temporary=temporary,
+        )
+
+    def __enter__(self) -> Self:
+        self.up()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def up(self, seconds: float = _READY_SECONDS) -> None:
+        """Issues certificates, starts everybody, and returns when labels can be asked for."""
+        try:
+            self.issue()
+            self.start()
+            # In a thread: a notebook has a loop of its own under way in this one.
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(lambda: asyncio.run(self.ready(seconds))).result()
+        except BaseException:
+            self.stop()
+            raise
 
     def __post_init__(self) -> None:
         if self.parties < 2:
@@ -96,14 +163,14 @@ class Cluster:
             Identity(Role.DEALER, "dealer"),
             Identity(Role.CLIENT, "client"),
             *(Identity(Role.PARTY, name) for name in self.party_addresses),
-            *(Identity(Role.AGENT, name) for name in self.agents),
+            *(Identity(Role.AGENT, name) for name in (*self.agents, *self.functions)),
         ]
         for identity in identities:
             authority.issue(identity, self.certs(identity.role, identity.name), hosts=["localhost"])
 
     def start(self) -> None:
         """Starts all roles."""
-        self._memory = _MemoryWatch(self.pids)
+        self.watch_memory()
         self.start_dealer()
         for name in self.party_addresses:
             self.start_party(name)
@@ -132,6 +199,7 @@ class Cluster:
             "data-dir": str(self.directory / "data" / "coordinator"),
             "parties": self._parties("coordinator"),
             "min-sigma": "1e-9",
+            **({"task": ",".join(map(str, self.tasks))} if self.tasks else {}),
             **self.coordinator_settings,
         }
         self._spawn("coordinator", Role.COORDINATOR, "coordinator", settings)
@@ -140,10 +208,27 @@ class Cluster:
         """Starts all agents."""
         for name in self.agents:
             self.start_agent(name)
+        if self.functions:
+            from mpc_vote.testbed.in_process import InProcessAgents
+
+            settings = {name: self._defaults(name) for name in self.functions}
+            self._in_process = InProcessAgents(
+                Task.load(self.tasks[0]),
+                self.functions,
+                settings,
+                self.directory / "logs" / "functions.log",
+            )
 
     def start_agent(self, name: str) -> None:
         """Starts one agent."""
-        settings = {
+        config = {"config": str(self._config(name))} if name in self.serves else {}
+        settings = {**self._defaults(name), **config, **self.agents[name]}
+        self._spawn(name, Role.AGENT, name, settings)
+
+    def _defaults(self, name: str) -> dict[str, str]:
+        """What agents have unless they are told otherwise."""
+        return {
+            "certs": str(self.certs(Role.AGENT, name)),
             "coordinator": self.address(name, "coordinator"),
             "parties": self._parties(name),
             "data-dir": str(self.directory / "data" / name),
@@ -151,54 +236,40 @@ class Cluster:
             "budget-instance": "inf",
             "min-quorum": "1",
             "min-collusion": "0",
-            **self.agents[name],
         }
-        self._spawn(name, Role.AGENT, name, settings)
 
-    def stop_child(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
-        """Ends one role and waits until it is gone."""
-        child = self.children.pop(name)
-        child.process.send_signal(number)
-        try:
-            child.process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            child.process.kill()
-            child.process.wait()
+    def _config(self, name: str) -> Path:
+        """A file of settings with what an agent serves."""
+        lines = []
+        for table in self.serves[name]:
+            # JSON's texts are TOML's.
+            lines += ["[[serves]]", *(f"{key} = {json.dumps(table[key])}" for key in table)]
+        path = self.directory / "config" / f"{name}.toml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(lines) + "\n")
+        return path
 
     def stop(self) -> None:
-        """Ends all roles, politely first."""
-        children = list(self.children.values())
-        self.children.clear()
-        for child in children:
-            child.process.terminate()
-        for child in children:
-            try:
-                child.process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                child.process.kill()
-                child.process.wait()
-        if self._memory is not None:
-            self._memory.stop()
+        """Ends all roles, politely first; a temporary folder goes, too."""
+        if self._in_process is not None:
+            self._in_process.stop()
+        super().stop()
+        if self._temporary is not None:
+            self._temporary.cleanup()
 
     def check(self) -> None:
-        """Raises if a child has ended by itself."""
-        for child in self.children.values():
-            code = child.process.poll()
-            if code is not None:
-                raise CommandError(f"{child.name} ended with code {code}: {child.last_words()}")
-
-    def pids(self) -> list[int]:
-        """Process ids of all children."""
-        return [child.process.pid for child in self.children.values()]
-
-    @property
-    def peak_memory_bytes(self) -> int:
-        """The most memory that all processes, this one included, took together at one time."""
-        return self._memory.peak if self._memory is not None else 0
+        """Raises if a child, or an agent of this process, has ended by itself."""
+        super().check()
+        if self._in_process is not None:
+            self._in_process.check()
 
     def client(self) -> AsyncLabelClient:
         """A client of the cluster."""
         return AsyncLabelClient(self.address("client", "coordinator"), self.client_certs)
+
+    def connect(self) -> LabelClient:
+        """A client for scripts and notebooks, without asyncio."""
+        return LabelClient(self.address("client", "coordinator"), self.client_certs)
 
     async def ready(
         self, seconds: float, on_progress: Callable[[int], None] = lambda _: None
@@ -206,7 +277,7 @@ class Cluster:
         """Waits until the service can label and every agent attends; tells how many agents do."""
         try:
             async with asyncio.timeout(seconds), self.client() as client:
-                while (attending := await self._attending(client)) < len(self.agents):
+                while (attending := await self._attending(client)) < self._expected:
                     on_progress(attending)
                     await asyncio.sleep(_POLL_SECONDS)
                 on_progress(attending)
@@ -219,6 +290,10 @@ class Cluster:
                 f"the service was not ready after {seconds:g} s; the logs are in {self.directory}"
             ) from error
 
+    @property
+    def _expected(self) -> int:
+        return len(self.agents) + len(self.functions)
+
     async def _attending(self, client: AsyncLabelClient) -> int:
         self.check()
         try:
@@ -226,65 +301,17 @@ class Cluster:
         except VoteError:
             return 0
 
-    @contextlib.asynccontextmanager
-    async def watched(self) -> AsyncIterator[None]:
-        """Fails the work inside as soon as a child ends by itself."""
-        work = asyncio.current_task()
-        failure: list[CommandError] = []
-
-        async def watch() -> None:
-            while True:
-                await asyncio.sleep(_POLL_SECONDS)
-                try:
-                    self.check()
-                except CommandError as error:
-                    failure.append(error)
-                    if work is not None:
-                        work.cancel()
-                    return
-
-        watcher = asyncio.create_task(watch())
-        try:
-            yield
-        except asyncio.CancelledError:
-            if failure:
-                raise failure[0] from None
-            raise
-        finally:
-            watcher.cancel()
-
     def _parties(self, caller: str) -> str:
         return ",".join(f"{name}={self.address(caller, name)}" for name in self.party_addresses)
-
-    def _program(self, label: str) -> list[str]:
-        """What runs the role of this label, before its arguments; for tests to put in another."""
-        return [sys.executable, "-m", "mpc_vote.cli"]
 
     def _spawn(self, label: str, role: Role, name: str, settings: Mapping[str, str]) -> None:
         certs = str(self.certs(role, name))
         self.start_command(label, role.value, {"certs": certs, **settings})
 
-    def start_command(self, label: str, command: str, settings: Mapping[str, str]) -> None:
-        """Starts any command of `mpc-vote` as a child."""
-        log = self.directory / "logs" / f"{label}.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        flags = [part for key, value in settings.items() for part in (f"--{key}", value)]
-        with log.open("ab") as output:
-            process = subprocess.Popen(
-                [*self._program(label), command, *flags],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                # One thread and few heaps each: there are more processes than cores.
-                env={
-                    **os.environ,
-                    "OMP_NUM_THREADS": "1",
-                    "MALLOC_ARENA_MAX": "2",
-                    PARENT_VARIABLE: str(os.getpid()),
-                },
-            )
-        self.children[label] = RoleProcess(label, process, log)
+
+def _flags(settings: Mapping[str, object]) -> dict[str, str]:
+    """Settings by their names in Python, as flags."""
+    return {name.replace("_", "-"): str(value) for name, value in settings.items()}
 
 
 def free_ports(count: int) -> list[int]:
@@ -294,31 +321,3 @@ def free_ports(count: int) -> list[int]:
         for one in sockets:
             one.bind(("127.0.0.1", 0))
         return [one.getsockname()[1] for one in sockets]
-
-
-class _MemoryWatch:
-    """Samples the memory of this process and its children; pages they share count once."""
-
-    def __init__(self, pids: Callable[[], Iterable[int]]) -> None:
-        self._pids = pids
-        self._stopped = threading.Event()
-        self.peak = 0
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(_MEMORY_SECONDS):
-            self.peak = max(self.peak, sum(map(_memory_of, [os.getpid(), *self._pids()])))
-
-
-def _memory_of(pid: int) -> int:
-    try:
-        info = psutil.Process(pid).memory_full_info()
-    except psutil.Error:
-        return 0
-    size: int = getattr(info, "pss", info.rss)
-    return size

@@ -1,4 +1,4 @@
-"""What queries are charged: the one rule by which ledgers, plans and budgets reckon."""
+"""What queries are charged: the one rule that ledgers, plans and budgets use."""
 
 from __future__ import annotations
 

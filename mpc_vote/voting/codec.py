@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from mpc_vote.argmax.one_hot import Rotation
@@ -26,20 +26,22 @@ def to_wire(plan: PreprocessingPlan) -> list[dealer_pb2.DealRun]:
     ]
 
 
-def from_wire(runs: Iterable[dealer_pb2.DealRun]) -> PreprocessingPlan:
+def from_wire(runs: Sequence[dealer_pb2.DealRun]) -> PreprocessingPlan:
     """The plan in the messages; refused if the dealer could not make it in bounded memory."""
-    given = list(runs)
+    # Counted before one of them is looked at: millions fit into a request, and to go through those
+    # takes a minute.
+    _require(len(runs) <= MAX_ITEMS, f"over {MAX_ITEMS} items")
     # A run of no items would be gone through for nothing.
-    _require(all(run.items for run in given), "a run without items")
-    _require(sum(len(run.items) for run in given) <= MAX_ITEMS, f"over {MAX_ITEMS} items")
-    _require(all(0 < run.times <= MAX_TIMES for run in given), "a run's number of times")
+    _require(all(run.items for run in runs), "a run without items")
+    _require(sum(len(run.items) for run in runs) <= MAX_ITEMS, f"over {MAX_ITEMS} items")
+    _require(all(0 < run.times <= MAX_TIMES for run in runs), "a run's number of times")
     # Each item is committed to, and commitments wait until all parties have read them.
-    repeated = sum(len(run.items) * run.times for run in given)
+    repeated = sum(len(run.items) * run.times for run in runs)
     why = f"over {MAX_REPEATED_ITEMS} items with their repetitions"
     _require(repeated <= MAX_REPEATED_ITEMS, why)
     known = _items()
     return PreprocessingPlan(
-        tuple(Run(tuple(_from_item(one, known) for one in run.items), run.times) for run in given)
+        tuple(Run(tuple(_from_item(one, known) for one in run.items), run.times) for run in runs)
     )
 
 
@@ -47,7 +49,11 @@ def _items() -> dict[str, type[Item[Any]]]:
     """All that a dealer deals, by the names of their messages."""
     of_engines: list[type[Item[Any]]] = [item for kind in ENGINES for item in kind.items]
     items: list[type[Item[Any]]] = [*of_engines, Rotation, BitConversion]
-    return {item.wire_name: item for item in items}
+    known: dict[str, type[Item[Any]]] = {}
+    for item in items:
+        if known.setdefault(item.wire_name, item) is not item:
+            raise ValueError(f"two kinds of items are called {item.wire_name!r} on the wire")
+    return known
 
 
 def _to_item(item: Item[Any]) -> dealer_pb2.DealItem:

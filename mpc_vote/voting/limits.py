@@ -16,6 +16,7 @@ __all__ = [
     "MAX_ROUNDS_AT_ONCE",
     "MAX_SHARE_BYTES",
     "MAX_SPEC_BYTES",
+    "MAX_TASKS",
     "MAX_VERIFIED_NUMBERS",
     "OVERFLOW_PROBABILITY",
     "SUBMISSION_ID_BYTES",
@@ -29,6 +30,8 @@ MAX_QUERY_BYTES = 256 << 20
 MAX_SHARE_BYTES = 4 << 30
 MAX_AGENTS = 4_096
 MAX_PARTIES = 16
+# That one agent answers, or one coordinator serves: who answers what fits a message.
+MAX_TASKS = 32
 # An agent declines further ones, so a service does not open them.
 MAX_ROUNDS_AT_ONCE = 8
 MAX_K = 1 << 20

@@ -11,6 +11,11 @@ from mpc_vote.proto.mpcvote.v1 import common_pb2
 from mpc_vote.voting.ballots import BallotKind
 from mpc_vote.voting.spec import Spec
 
+# What a service does where nobody says otherwise, and plans without a service assume.
+DELTA = 1e-3
+QUORUM_FRACTION = 0.8
+COLLUSION = 1
+
 
 def draft(
     kind: BallotKind,
@@ -29,6 +34,8 @@ def draft(
     tau: int = 0,
     deadline_unix_ms: int = 0,
     verified: bool = False,
+    task: str = "",
+    task_digest: bytes = b"",
 ) -> common_pb2.RoundSpec:
     """A spec without its engine and the digest of its queries; the roster has each agent's k."""
     return common_pb2.RoundSpec(
@@ -51,6 +58,8 @@ def draft(
         dealer=dealer,
         deadline_unix_ms=deadline_unix_ms,
         verified=verified,
+        task=task,
+        task_digest=task_digest,
     )
 
 

@@ -106,6 +106,17 @@ class Spec:
         return kind
 
     @property
+    def task(self) -> str:
+        """The name of the round's task; empty if it has none."""
+        return self.message.task
+
+    @property
+    def note(self) -> str:
+        """What a ledger notes beside the spend."""
+        told = f"{self.ballot.name}, sigma {self.message.sigma:g}"
+        return f"task {self.task}, {told}" if self.task else told
+
+    @property
     def query_shape(self) -> tuple[int, ...]:
         return tuple(self.message.query_shape)
 
@@ -256,6 +267,9 @@ class Spec:
         require(len(m.groups) <= MAX_LEVELS, "there are too many levels of groups")
         require(m.fraction_bits <= MAX_FRACTION_BITS, "too many fraction bits")
         require(0 < m.sigma < math.inf, "sigma must be positive")
+        if m.task or m.task_digest:
+            require(bool(NAME_PATTERN.fullmatch(m.task)), "the task is misnamed")
+            require(len(m.task_digest) == DIGEST_BYTES, "the digest of the task is missing")
         require(bool(NAME_PATTERN.fullmatch(m.round_id)), "the round id is malformed")
         for names, what, low, high in (
             ([entry.agent for entry in m.roster], "agents", 1, MAX_AGENTS),

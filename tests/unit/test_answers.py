@@ -95,7 +95,10 @@ DESCRIBED = model_pb2.Model(version=1, metrics={EVIL: 1.0})
             {
                 "GetService": label_pb2.GetServiceResponse(
                     agents=[
-                        label_pb2.AgentPresence(agent=EVIL, query_dtype=common_pb2.DTYPE_FLOAT32)
+                        label_pb2.AgentPresence(
+                            agent=EVIL,
+                            offer=common_pb2.Offer(query_dtype=common_pb2.DTYPE_FLOAT32),
+                        )
                     ],
                     parties=[EVIL],
                 )
@@ -159,7 +162,7 @@ def test_a_round_that_this_version_can_not_read_is_listed(
 async def test_training_that_ends_without_a_model_is_no_answer() -> None:
     client = Client(Train=[model_pb2.TrainResponse(progress=model_pb2.TrainProgress(step=1))])
     with refused(ErrorKind.ANSWER_MALFORMED, "without a model"):
-        _ = [event async for event in client.train()]
+        await client.train()
 
 
 @pytest.mark.parametrize(

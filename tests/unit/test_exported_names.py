@@ -9,10 +9,13 @@ import pytest
 PUBLIC = {
     "mpc_vote": {
         "AsyncLabelClient",
+        "Forecast",
         "LabelClient",
         "LabelResult",
         "Plan",
         "Progress",
+        "RoundPlan",
+        "Task",
         "VoteError",
     },
     "mpc_vote.argmax": {

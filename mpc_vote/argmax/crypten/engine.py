@@ -1,6 +1,6 @@
 """The reference engine: CrypTen's own argmax, with each of its four methods.
 
-Who sees what: a party sees its shares, its parts of the dealt items, and openings, each masked by a
+Who sees what: a party sees its shares of totals and of dealt items, and openings, each masked by a
 value that is uniform given the views of any P-1 parties; the number and the sizes of the openings
 depend on the shape alone. The result is a fresh sharing of the winners' indices, uniform but for
 its sum.

@@ -201,7 +201,7 @@ def _grouped(values: Array, count: int, size: int) -> Array:
 
 
 class _Level:
-    """One level's items, with this party's parts of them, chunk by chunk."""
+    """One level's items, with this party's shares of them, chunk by chunk."""
 
     def __init__(
         self, items: Sequence[LevelTables], channel: Openings, preprocessing: Preprocessing

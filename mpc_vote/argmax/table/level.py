@@ -53,7 +53,7 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class LevelPart:
-    """One party's part of a level's preprocessing, ready for use."""
+    """One party's share of a level's preprocessing, ready for use."""
 
     r: Array
     s: Bytes
@@ -72,7 +72,7 @@ class LevelPart:
 
 @dataclass(frozen=True)
 class _Dependent:
-    """The corrected parts, as shared."""
+    """The corrected arrays, as shared."""
 
     tables: Array
     masks: Bytes
@@ -213,7 +213,7 @@ class LevelTables(Item[LevelPart]):
         return (1 << self.win_bits, self.group, self.vectors)
 
     def _unpack(self, correction: bytes) -> _Dependent:
-        """The last party's dependent parts."""
+        """The last party's dependent shares."""
         if len(correction) != self.correction_bytes:
             raise ValueError(
                 f"a correction of {len(correction)} bytes, not {self.correction_bytes}"
@@ -256,7 +256,7 @@ class LevelTables(Item[LevelPart]):
         return flips, steps
 
     def _truth(self, flips: SeedStream, r: Array, s: Bytes, q: Array | None) -> _Dependent:
-        """What the parts of all parties together must be."""
+        """What the shares of all parties must add up to."""
         d, pairs = len(self.digits), (self.pairs, self.vectors)
         upper, lower = pair_indices(self.group)
         rho = r[upper] - r[lower]

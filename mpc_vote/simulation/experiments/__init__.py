@@ -8,8 +8,10 @@ from mpc_vote.simulation.experiment import Experiment
 from mpc_vote.simulation.experiments import (
     ablations,
     celeba,
+    clinical_table,
     communication,
     digits,
+    messages,
     mnist_noniid,
     office_caltech,
 )
@@ -19,6 +21,8 @@ EXPERIMENTS: dict[str, Callable[[], Experiment]] = {
     "digits": digits.experiment,
     "celeba": celeba.experiment,
     "office-caltech": office_caltech.experiment,
+    "table": clinical_table.experiment,
+    "text": messages.experiment,
     "ablation-data": ablations.data,
     "ablation-agents": ablations.agents,
     "ablation-parts": ablations.parts,

@@ -66,7 +66,14 @@ def _sweep(
         load=load,
         split=split,
         arms=tuple(
-            Arm(f"{value} {axis}: {label}", method, config, setting=division, point=(label, value))
+            Arm(
+                f"{value} {axis}: {label}",
+                method,
+                config,
+                setting=division,
+                line=label,
+                value=value,
+            )
             for value, division in divisions
             for label, method, config in methods
         ),

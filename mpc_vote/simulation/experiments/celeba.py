@@ -18,6 +18,7 @@ from mpc_vote.simulation.experiment import Arm, Data, Experiment, PaperFigure, d
 from mpc_vote.simulation.feature_pipeline import FeaturePipeline
 from mpc_vote.simulation.gradient_methods import FedAvgConfig, LinearModel, averaging
 
+VOTES, LINEAR = "AE-DPFL", "DP-FedAvg, linear"
 FEW_DIRECTIONS = FeaturePipeline(None, 24)
 _LOCAL = StackRecipe(steps=5, batch=30, rate=100.0, adam=False)
 _FREE = FedAvgRecipe(rounds=40, local=_LOCAL)
@@ -58,31 +59,39 @@ def experiment() -> Experiment:
         load=load,
         split=split,
         arms=(
-            Arm("AE-DPFL, epsilon 2", ae_attributes, votes(10, 112.2)),
+            Arm("AE-DPFL, epsilon 2", ae_attributes, votes(10, 112.2), line=VOTES),
+            Arm("AE-DPFL, epsilon 1", ae_attributes, votes(10, 200.2), line=VOTES),
             Arm(
                 "AE-DPFL, the paper's epsilon",
                 ae_attributes,
                 votes(12, 89.0),
                 PaperFigure(85.0, 0.1, 4.0),
+                line=VOTES,
             ),
             Arm("AE-DPFL, the paper's tau and sigma", ae_attributes, votes(4, 50.0)),
             Arm("AE-DPFL, no noise to speak of", ae_attributes, votes(40, 0.5)),
-            Arm(
-                "DP-FedAvg, epsilon 2",
-                averaging,
-                FedAvgConfig(FEW_DIRECTIONS, LinearModel(), _CLIPPED, 2.0),
+            *(
+                Arm(
+                    f"DP-FedAvg, epsilon {epsilon:g}",
+                    averaging,
+                    FedAvgConfig(FEW_DIRECTIONS, LinearModel(), _CLIPPED, epsilon),
+                    line=LINEAR,
+                )
+                for epsilon in (2.0, 1.0)
             ),
             Arm(
                 "DP-FedAvg, the paper's epsilon",
                 averaging,
                 FedAvgConfig(FEW_DIRECTIONS, LinearModel(), _CLIPPED, 2.96),
                 PaperFigure(83.2, 0.1, 4.0),
+                line=LINEAR,
             ),
             Arm(
                 "FedAvg",
                 averaging,
                 FedAvgConfig(FEW_DIRECTIONS, LinearModel(), _FREE),
                 PaperFigure(84.9, 0.1),
+                line="FedAvg, linear, not private",
             ),
         ),
         level=Level.AGENT,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from mpc_vote.learning.baselines.fedavg import FEATURES, IMAGES
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.simulation.agents import AlwaysVotingAgents
-from mpc_vote.simulation.experiment import Arm, Experiment
+from mpc_vote.simulation.experiment import Arm, Experiment, Method
 from mpc_vote.simulation.experiments.mnist import (
     FED_AVG,
     FEW_STROKES,
@@ -28,12 +29,19 @@ LABELLINGS = (
     QueryConfig(queries=200, sigma=20.45),
 )
 ROUNDS = (5, 10, 20, 40, 60)
+BOTH_WAYS = ("sent", "received")
 
 
 def experiment() -> Experiment:
     """MNIST, non-IID: bytes per agent against FedAvg's"""
     votes = [
-        Arm(f"AE-DPFL, {one.queries} queries, epsilon 2", ae_dpfl, AeConfig(one))
+        Arm(
+            f"AE-DPFL, {one.queries} queries, epsilon 2",
+            ae_dpfl,
+            AeConfig(one),
+            line="AE-DPFL, 25 to 200 queries, epsilon 2",
+            counted=BOTH_WAYS,
+        )
         for one in LABELLINGS
     ]
     always = AeConfig(LABELLINGS[2], AlwaysVotingAgents())
@@ -42,6 +50,8 @@ def experiment() -> Experiment:
             f"FedAvg, {rounds} rounds",
             averaging,
             replace(FED_AVG, plan=replace(IMAGES, rounds=rounds)),
+            line="FedAvg, 5 to 60 rounds, not private",
+            counted=BOTH_WAYS,
         )
         for rounds in ROUNDS
     ]
@@ -53,11 +63,11 @@ def experiment() -> Experiment:
         split=split,
         arms=(
             *votes,
-            Arm("AE-DPFL, 100 queries, no abstention, epsilon 2", ae_dpfl, always),
+            _alone("AE-DPFL, 100 queries, no abstention, epsilon 2", ae_dpfl, always),
             *models,
-            Arm("FedAvg, linear on our features", averaging, linear),
-            Arm("DP-FedAvg, epsilon 2", averaging, dp_fed_avg_of_images(2.0)),
-            Arm(
+            _alone("FedAvg, linear on our features", averaging, linear),
+            _alone("DP-FedAvg, epsilon 2", averaging, dp_fed_avg_of_images(2.0)),
+            _alone(
                 "DP-FedAvg, linear on our features, epsilon 2",
                 averaging,
                 dp_fed_avg_of_features(2.0),
@@ -73,5 +83,11 @@ def experiment() -> Experiment:
             "3,000 (9.4 MB) where agents train with them or the features are fitted to them.",
             "An agent takes part in a tenth of FedAvg's rounds on average.",
         ),
+        axis="bytes that an agent sends and receives",
         shown=("sent", "received"),
     )
+
+
+def _alone(name: str, method: Method, config: Any) -> Arm:
+    """A method with one point in the picture."""
+    return Arm(name, method, config, line=name, counted=BOTH_WAYS)

@@ -26,42 +26,51 @@ LOOSE = QueryConfig(queries=200, sigma=13.95)
 # What an exact account says of the second.
 LOOSE_EPSILON = 3.192
 
+VOTES, IMAGES, LINEAR = "AE-DPFL", "DP-FedAvg", "DP-FedAvg, linear on our features"
+
 
 def experiment() -> Experiment:
     """MNIST, 100 agents with 600 images of 6 digits each"""
-    linear = "linear on our features"
     return Experiment(
         name="mnist-noniid",
         title="MNIST, 100 agents with 600 images of 6 digits each",
         load=load,
         split=split,
         arms=(
-            Arm("AE-DPFL, epsilon 2", ae_dpfl, AeConfig(STRICT)),
+            Arm("AE-DPFL, epsilon 2", ae_dpfl, AeConfig(STRICT), line=VOTES),
             Arm(
                 "AE-DPFL, the paper's epsilon",
                 ae_dpfl,
                 AeConfig(LOOSE),
                 PaperFigure(95.1, 0.3, 4.3),
+                line=VOTES,
             ),
-            Arm("AE-DPFL, epsilon 1", ae_dpfl, AeConfig(STRICTER)),
-            Arm("AE-DPFL, epsilon 0.5", ae_dpfl, AeConfig(STRICTEST)),
-            Arm("DP-FedAvg, epsilon 2", averaging, dp_fed_avg_of_images(2.0)),
+            Arm("AE-DPFL, epsilon 1", ae_dpfl, AeConfig(STRICTER), line=VOTES),
+            Arm("AE-DPFL, epsilon 0.5", ae_dpfl, AeConfig(STRICTEST), line=VOTES),
+            Arm("DP-FedAvg, epsilon 2", averaging, dp_fed_avg_of_images(2.0), line=IMAGES),
             Arm(
                 "DP-FedAvg, the paper's epsilon",
                 averaging,
                 dp_fed_avg_of_images(LOOSE_EPSILON),
                 PaperFigure(84.2, 0.2, 4.3),
+                line=IMAGES,
             ),
-            Arm(f"DP-FedAvg, {linear}, epsilon 2", averaging, dp_fed_avg_of_features(2.0)),
+            *(
+                Arm(f"{LINEAR}, {called}", averaging, dp_fed_avg_of_features(epsilon), line=LINEAR)
+                for called, epsilon in (
+                    ("epsilon 2", 2.0),
+                    ("the paper's epsilon", LOOSE_EPSILON),
+                    ("epsilon 1", 1.0),
+                    ("epsilon 0.5", 0.5),
+                )
+            ),
+            Arm("FedAvg", averaging, FED_AVG, PaperFigure(97.8, 0.1), line="FedAvg, not private"),
             Arm(
-                f"DP-FedAvg, {linear}, the paper's epsilon",
+                "FedAvg, linear on our features",
                 averaging,
-                dp_fed_avg_of_features(LOOSE_EPSILON),
+                FedAvgConfig(FEW_STROKES, LinearModel(), FEATURES),
+                line="FedAvg, linear on our features, not private",
             ),
-            Arm(f"DP-FedAvg, {linear}, epsilon 1", averaging, dp_fed_avg_of_features(1.0)),
-            Arm(f"DP-FedAvg, {linear}, epsilon 0.5", averaging, dp_fed_avg_of_features(0.5)),
-            Arm("FedAvg", averaging, FED_AVG, PaperFigure(97.8, 0.1)),
-            Arm(f"FedAvg, {linear}", averaging, FedAvgConfig(FEW_STROKES, LinearModel(), FEATURES)),
             Arm("PATE, records pooled", pate, PateConfig(STRICT, teachers=100)),
         ),
         setting=MnistSetting(),

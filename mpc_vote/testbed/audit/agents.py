@@ -18,6 +18,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from agent_node.agent import Agent
+from agent_node.serving import Serving
 from agent_node.settings import AgentSettings
 from agent_node.startup import attend, open_agent
 from mpc_vote.app import process
@@ -25,7 +26,7 @@ from mpc_vote.app.config import Method, Name
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.pki.identity import Credentials, Role
 from mpc_vote.privacy.mechanisms import Level
-from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2
+from mpc_vote.proto.mpcvote.v1 import common_pb2
 from mpc_vote.testbed.audit.labels import WITH, AttackScenario
 from mpc_vote.voting.ballots import BallotKind, IntArray
 from mpc_vote.voting.spec import Spec
@@ -106,7 +107,7 @@ async def _open(
         settings.collusion,
     )
     voter = _Prescribed(scenario, place, settings.world)
-    capabilities = agent_pb2.Capabilities(
+    offer = common_pb2.Offer(
         classes=settings.classes,
         query_dtype=common_pb2.DTYPE_INT64,
         query_shape=[2],
@@ -116,4 +117,5 @@ async def _open(
     kind = Agent if scenario.is_noisy(place) else _Colluder
     if place >= scenario.voters:
         kind = _Absentee
-    return await open_agent(stack, settings, credentials, data_dir, voter, capabilities, kind)
+    serving = Serving(offer, voter, "prescribed")
+    return await open_agent(stack, settings, credentials, data_dir, [serving], kind)

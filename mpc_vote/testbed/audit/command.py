@@ -246,6 +246,7 @@ class LiveVotes:
             quorum=case.scenario.voters,
             collusion=case.scenario.collusion,
             delta=case.delta,
+            agreement=None,
         )
 
     def room(self, queries: int) -> int:

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mpc_vote.data.dataset import Dataset, FloatArray, LabelArray
+from mpc_vote.data.dataset import Dataset, FloatArray, LabelArray, PointArray
+from mpc_vote.tasks import Input
+from mpc_vote.testbed.audit.rows import nearest_rows, usual_rows
 
 LARGEST = float(np.finfo(np.float32).max)
 SIZES = (LARGEST, 1e30, 2e19, 1e19, 4e18, 1e18)
@@ -27,20 +29,26 @@ class AdjacentDatasets:
 
     one: Dataset
     other: Dataset
-    changed: FloatArray
+    changed: PointArray
 
 
 @dataclass(frozen=True)
 class DataShape:
-    """What data sets are made of: points of this shape, k neighbours, and attributes or classes."""
+    """What data sets are made of: points of this shape, k neighbours, and attributes or classes.
+
+    With a `schema` points are rows of a task's inputs, the hostile ones, too.
+    """
 
     shape: tuple[int, ...]
     classes: int
     k: int
     multi_label: bool = False
+    schema: Input | None = None
 
-    def points(self, rng: np.random.Generator, count: int) -> FloatArray:
+    def points(self, rng: np.random.Generator, count: int) -> PointArray:
         """Points of usual size."""
+        if self.schema is not None:
+            return usual_rows(self.schema, rng, count)
         return rng.normal(size=(count, *self.shape)).astype(np.float32)
 
     def labels(self, rng: np.random.Generator, count: int) -> LabelArray:
@@ -49,8 +57,12 @@ class DataShape:
             return rng.integers(0, 2, (count, self.classes))
         return rng.integers(0, self.classes, count)
 
-    def dataset(self, x: FloatArray, y: LabelArray) -> Dataset:
-        return Dataset("audited", x, y, self.classes)
+    def dataset(self, x: PointArray, y: LabelArray) -> Dataset:
+        return Dataset("audited", self.allowed(x), y, self.classes)
+
+    def allowed(self, points: PointArray) -> PointArray:
+        """Points as far as they can be sent."""
+        return points if self.schema is None else nearest_rows(self.schema, points)
 
 
 def neighbours(terrain: DataShape, rng: np.random.Generator) -> Iterator[AdjacentDatasets]:
@@ -72,14 +84,15 @@ def neighbours(terrain: DataShape, rng: np.random.Generator) -> Iterator[Adjacen
 
 def queries(
     pair: AdjacentDatasets, terrain: DataShape, rng: np.random.Generator
-) -> list[FloatArray]:
+) -> list[PointArray]:
     """Batches to ask about a pair: how far a vote reaches depends on the rest of its batch."""
     usual = np.concatenate([terrain.points(rng, 4), _near(pair, rng)])
     extreme = _extreme(terrain, rng)
     mixed = rng.permutation(np.concatenate([usual[-8:], extreme]))
     alike = np.repeat(pair.changed[:1], 3, axis=0)
     apart = np.concatenate([alike[:1], extreme[:1], -extreme[:1]])
-    return [usual, mixed, alike, apart, pair.changed[:1], extreme[:1]]
+    batches = [usual, mixed, alike, apart, pair.changed[:1], extreme[:1]]
+    return [terrain.allowed(batch) for batch in batches]
 
 
 def _datasets(terrain: DataShape, rng: np.random.Generator) -> Iterator[Dataset]:
@@ -108,8 +121,9 @@ def _sphere(terrain: DataShape, rng: np.random.Generator, count: int) -> Dataset
     return terrain.dataset(points, terrain.labels(rng, count))
 
 
-def _outlier(terrain: DataShape, usual: FloatArray) -> Dataset:
+def _outlier(terrain: DataShape, usual: PointArray) -> Dataset:
     """The last record is far from all: it would pull a mean along, from one class to the next."""
+    usual = usual.astype(np.float32)
     points = np.concatenate([usual[1:], 1000 * usual[:1]])
     along = points.reshape(len(points), -1) @ usual[0].reshape(-1)
     layers = along.argsort().argsort() * terrain.classes // len(points)
@@ -124,7 +138,7 @@ def _near(pair: AdjacentDatasets, rng: np.random.Generator) -> FloatArray:
     half = points.astype(np.float64) / 2
     between = half + half[rng.permutation(len(points))]
     middles = np.concatenate([between[:4], 2 * half.mean(axis=0)[None]]).astype(np.float32)
-    chosen = np.concatenate([points[:4], middles])
+    chosen = np.concatenate([points[:4].astype(np.float32), middles])
     beside = np.nextafter(chosen, np.float32(0))
     return np.concatenate([chosen, beside])
 
@@ -134,13 +148,13 @@ def _extreme(terrain: DataShape, rng: np.random.Generator) -> FloatArray:
     ones = np.ones((1, *terrain.shape), np.float32)
     single = np.zeros_like(ones)
     single.reshape(-1)[rng.integers(single.size)] = 1
-    mixed = np.sign(terrain.points(rng, 1))
+    mixed = np.sign(terrain.points(rng, 1)).astype(np.float32)
     made = [
         _scaled(direction, size) for size in (*SIZES, *TINY) for direction in (-ones, single, mixed)
     ]
     return np.concatenate([*made, np.zeros_like(ones)])
 
 
-def _scaled(points: FloatArray, size: float | FloatArray) -> FloatArray:
+def _scaled(points: PointArray, size: float | FloatArray) -> FloatArray:
     """Points times a size, kept within what a float32 holds."""
     return np.clip(points.astype(np.float64) * size, -LARGEST, LARGEST).astype(np.float32)

@@ -17,12 +17,13 @@ import numpy.typing as npt
 from pydantic import Field
 
 from agent_node.agent import Agent
+from agent_node.serving import Serving
 from agent_node.settings import AgentSettings
 from agent_node.startup import attend, open_agent
 from mpc_vote.app import process
 from mpc_vote.app.config import Name
 from mpc_vote.pki.identity import Credentials, Role
-from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2
+from mpc_vote.proto.mpcvote.v1 import common_pb2
 from mpc_vote.voting.ballots import KNN_COUNT, BallotKind
 
 # One neighbour in so many has another class.
@@ -57,14 +58,15 @@ async def _open(
     credentials = Credentials.load(settings.certs / name, Role.AGENT)
     data_dir = settings.data_dir / name
     voter = _SyntheticVotes(settings.k, settings.classes)
-    capabilities = agent_pb2.Capabilities(
+    offer = common_pb2.Offer(
         classes=settings.classes,
         query_dtype=common_pb2.DTYPE_FLOAT32,
         query_shape=[settings.query_features],
         ballots=[kind.code for kind in voter.kinds],
         k=voter.k,
     )
-    return await open_agent(stack, settings, credentials, data_dir, voter, capabilities)
+    serving = Serving(offer, voter, "synthetic")
+    return await open_agent(stack, settings, credentials, data_dir, [serving])
 
 
 class _SyntheticVotes:

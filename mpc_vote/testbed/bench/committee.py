@@ -28,7 +28,8 @@ from mpc_vote.pki.authority import CertificateAuthority
 from mpc_vote.pki.identity import Identity, Role
 from mpc_vote.testbed.bench import jobs
 from mpc_vote.testbed.bench.cases import BenchCase, NetworkCondition
-from mpc_vote.testbed.cluster import RoleProcess, free_ports
+from mpc_vote.testbed.children import RoleProcess
+from mpc_vote.testbed.cluster import free_ports
 
 _START_SECONDS = 120.0
 # Above what the parties themselves wait, so that they say what was late.

@@ -1,4 +1,4 @@
-"""`mpc-vote bench load`: more requests than the service can take, for minutes, and what gives way.
+"""`mpc-vote bench load`: more requests than the service can take, for minutes, and what fails.
 
 Everything is real, as in `mpc-vote bench service`: a coordinator, a dealer and parties as
 processes, agents with certificates, ledgers and connections of their own, many to a process. Each
@@ -60,7 +60,7 @@ _CLIENTS = "clients"
 
 
 class LoadSettings(Settings):
-    """Holds the service under more requests than it can take; fails if anything but it gives way.
+    """Overloads the service; fails if the overload does more than have requests refused.
 
     Refusals that say when to come back are what is wanted; see the report for the rest.
     """
@@ -186,6 +186,7 @@ class _LoadRun:
             ballot=KNN_COUNT,
             sigma=settings.sigma,
             answer_seconds=_ANSWER_SECONDS,
+            agreement=None,
         )
         self._data = cluster.directory / "data"
         self._started = 0.0

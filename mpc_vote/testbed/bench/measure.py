@@ -1,4 +1,4 @@
-"""Repeats and what they come to.
+"""Repeated measurements and their medians.
 
 All cases of a condition take turns, repeat after repeat and in changing order, so that a machine
 that drifts does so for all alike; the first turn warms up and is not counted. A repeat takes as

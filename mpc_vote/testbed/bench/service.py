@@ -159,6 +159,7 @@ async def _measure(
         collusion=1,
         answer_seconds=_ANSWER_SECONDS,
         verified=settings.verified,
+        agreement=None,
     )
     with tempfile.TemporaryDirectory(prefix="mpc-vote-bench-") as folder:
         cluster = BenchCluster(

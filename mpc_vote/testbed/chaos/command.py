@@ -135,7 +135,7 @@ class _Progress:
 
     def table(self) -> Table:
         """By fault and role: schedules, violations, how requests ended."""
-        table = Table("fault", "befalls", "schedules", "violations", "how the request ended")
+        table = Table("fault", "process", "schedules", "violations", "how the request ended")
         violated = Counter(_kind(report) for report in self.violated if report.reached)
         for kind, outcomes in sorted(outcomes_by_kind(self.reports).items()):
             ended = ", ".join(f"{name} {count}" for name, count in outcomes.most_common())

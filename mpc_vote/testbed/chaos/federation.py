@@ -21,7 +21,8 @@ from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.learning.voters.knn import KnnVoter
 from mpc_vote.pki.identity import Credentials, Role
 from mpc_vote.testbed.chaos.proxy import Pair, ProxyNetwork
-from mpc_vote.testbed.cluster import Cluster, RoleProcess
+from mpc_vote.testbed.children import RoleProcess
+from mpc_vote.testbed.cluster import Cluster
 
 PARTIES = 3
 AGENTS = ("agent-0", "agent-1", "agent-2")

@@ -207,7 +207,7 @@ def _same_way(held: InterceptedMessage, passage: InterceptedMessage) -> bool:
 
 @dataclass
 class ScheduleReport:
-    """What came of one schedule."""
+    """The outcome of one schedule."""
 
     schedule: Schedule
     reached: bool

@@ -59,7 +59,7 @@ _TWO_PART = 0.3
 
 @dataclass(frozen=True)
 class Schedule:
-    """A fault, the process it befalls (none for the wire), the step, and the seed of the rest.
+    """A fault, the process it affects (none for the wire), the step, and the seed of the rest.
 
     Another one may follow it in the same round.
     """
@@ -102,7 +102,7 @@ class Schedule:
 
     @property
     def role(self) -> str:
-        """Whom it befalls, with agents and parties as one kind each; the sender of a message."""
+        """Whom it affects, with agents and parties as one kind each; the sender of a message."""
         step = self.step
         return role_of(self.victim or (step.caller if step.is_request else step.server))
 

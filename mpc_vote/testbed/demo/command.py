@@ -2,8 +2,8 @@
 
 Everything is real: separate processes, mutual TLS, secret shares, the secure argmax, noise from the
 operating system's randomness. Only the data is split here, where in life it was never together.
-With `--service` the processes are somebody else's, such as containers; then agents hold the parts
-of `mpc_vote.data.demo`.
+It is about digits, or with `--task table` about a clinical table. With `--service` the processes
+are somebody else's, such as containers; then agents hold the parts of `mpc_vote.data.demo`.
 """
 
 from __future__ import annotations
@@ -11,29 +11,30 @@ from __future__ import annotations
 import signal
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
-import numpy as np
 from pydantic import Field
 from rich.console import Console
 
 from mpc_vote.app import process
 from mpc_vote.app.config import Address, LogLevel, Method, Settings
 from mpc_vote.app.process import CommandError
-from mpc_vote.cli.common import check_writable, console, progress, write_json
+from mpc_vote.cli.common import check_writable, console, dispatch, progress, write_json
 from mpc_vote.client import AsyncLabelClient, LabelResult
 from mpc_vote.data.demo import demo_partition, part_number
-from mpc_vote.data.embedded import load_embedded
-from mpc_vote.data.partition import Partition, save_part, split_skewed
+from mpc_vote.data.partition import Partition
 from mpc_vote.testbed.cluster import Cluster
-from mpc_vote.testbed.demo.trial import COLLUSION, RECIPES, Trial, show
+from mpc_vote.testbed.demo import data_command, digits, table
+from mpc_vote.testbed.demo.result import show
+from mpc_vote.testbed.demo.subject import DemoMethod, Scale
+from mpc_vote.testbed.demo.trial import COLLUSION, Trial
 
-_TEST_POINTS = 500
 _READY_SECONDS = 120.0
-# Each class is held by this part of the agents: none knows all classes, as in life.
-_HELD = 0.75
+_SUBJECTS = {"digits": digits, "table": table}
+_USUAL = {"digits": Method.KNN, "table": table.MIXED}
 
 
 class DemoSettings(Settings):
@@ -41,10 +42,19 @@ class DemoSettings(Settings):
 
     command: ClassVar[str] = "demo"
 
-    method: Method = Field(Method.KNN, description="knn: nearest neighbours; ae: local models")
+    task: Literal["digits", "table"] = Field(
+        "digits", description="what is voted on: handwritten digits, or a clinical table"
+    )
+    method: Literal["knn", "ae", "mixed"] | None = Field(
+        None,
+        description="knn: nearest neighbours; ae: local models; mixed, the table's default: "
+        "neighbours, networks and models of other tools in one round",
+    )
     agents: int = Field(8, ge=2, le=64, description="organisations with private data")
     parties: int = Field(3, ge=2, le=8, description="compute parties")
-    queries: int = Field(500, ge=1, le=3_000, description="public points to label")
+    queries: int | None = Field(
+        None, ge=1, le=3_000, description="public points to label; default: the task's"
+    )
     sigma: float | None = Field(None, gt=0, description="noise in votes; default: the method's")
     seed: int = Field(0, ge=0, description="seed of split and training, not of the noise")
     service: Address | None = Field(
@@ -59,6 +69,10 @@ class DemoSettings(Settings):
 
 def command(arguments: Sequence[str]) -> int:
     """`mpc-vote demo`."""
+    return dispatch("demo", arguments, _demo, {"data": data_command.command})
+
+
+def _demo(arguments: Sequence[str]) -> int:
     return process.run(DemoSettings, arguments, run_demo)
 
 
@@ -79,23 +93,20 @@ async def _run_here(
     settings: DemoSettings, out: Console
 ) -> tuple[Trial, dict[str, Any], LabelResult, int | None]:
     """With processes of our own."""
+    method, scale = _method(settings), _scale(settings)
     out.print(
-        f"[bold]mpc-vote demo[/bold]: {settings.agents} agents ({settings.method.value}), "
+        f"[bold]mpc-vote demo[/bold]: {settings.agents} agents ({method.name}), "
         f"{settings.parties} parties, a dealer and a coordinator on this machine"
     )
-    trial = _trial(settings, _split(settings), settings.agents, settings.parties)
-    data = trial.data
-    out.print(
-        f"data: {data.test.name.split('/')[0]}, split into {settings.agents} private parts of at "
-        f"least {min(map(len, data.private))} points, {len(data.public)} public queries, "
-        f"{len(data.test)} test points"
-    )
-    known = sorted(len(np.unique(part.y)) for part in data.private)
-    out.print(f"an agent knows {known[0]} to {known[-1]} of the {data.public.classes} classes")
     with tempfile.TemporaryDirectory(prefix="mpc-vote-demo-") as folder:
+        subject = _SUBJECTS[settings.task].prepare(method, scale, Path(folder))
+        trial = Trial(subject, method, scale, settings.sigma or method.sigma, settings.parties)
+        for sentence in subject.told:
+            out.print(sentence)
         cluster = _cluster(trial, Path(folder))
         cluster.issue()
         out.print(f"certificates: issued for {settings.parties + settings.agents + 3} identities")
+        others = None
         try:
             cluster.start()
             others = trial.start_comparing()
@@ -108,6 +119,8 @@ async def _run_here(
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             out.print("stopping all processes")
             cluster.stop()
+            if others is not None:
+                others.stop()
     return trial, figures, result, cluster.peak_memory_bytes
 
 
@@ -117,6 +130,8 @@ async def _run_there(
     """With a service that runs already; how much memory it takes is not ours to see."""
     if settings.service is None or settings.certs is None:
         raise CommandError("--service needs the client's --certs")
+    if settings.task != "digits":
+        raise CommandError("a running service has the demo's digits: leave --task out")
     async with AsyncLabelClient(settings.service, settings.certs) as client:
         service = await client.service()
         agents = [agent.agent for agent in service.agents]
@@ -130,39 +145,37 @@ async def _run_there(
         except ValueError as error:
             raise CommandError(str(error)) from error
         data = Partition(held, everything.public, everything.test)
-        trial = _trial(settings, data, len(agents), len(service.parties))
+        method, scale = _method(settings), replace(_scale(settings), agents=len(agents))
+        subject = digits.subject(method, scale, data, {})
+        sigma = settings.sigma or method.sigma
+        trial = Trial(subject, method, scale, sigma, len(service.parties))
         figures, result = await trial.run(client, trial.start_comparing(), out)
     return trial, figures, result, None
 
 
-def _trial(settings: DemoSettings, data: Partition, agents: int, parties: int) -> Trial:
-    recipe = RECIPES[settings.method]
-    sigma = settings.sigma or recipe.sigma
-    return Trial(recipe, data, sigma, settings.seed, agents, parties)
+def _method(settings: DemoSettings) -> DemoMethod:
+    known: Mapping[str, DemoMethod] = _SUBJECTS[settings.task].METHODS
+    name = settings.method or _USUAL[settings.task]
+    if name not in known:
+        raise CommandError(f"--method {name} is for --task table; {settings.task} have knn and ae")
+    return known[name]
 
 
-def _split(settings: DemoSettings) -> Partition:
-    try:
-        holders = max(1, round(_HELD * settings.agents))
-        return split_skewed(
-            load_embedded(), settings.agents, settings.queries, _TEST_POINTS, settings.seed, holders
-        )
-    except ValueError as error:
-        raise CommandError(f"the data can't be split like that: {error}") from error
+def _scale(settings: DemoSettings) -> Scale:
+    queries = settings.queries or _SUBJECTS[settings.task].QUERIES
+    return Scale(settings.agents, queries, settings.seed)
 
 
 def _cluster(trial: Trial, folder: Path) -> Cluster:
-    agents = {}
-    for number, part in enumerate(trial.data.private):
-        path = folder / f"private-{number}.npz"
-        save_part(path, part)
-        agents[f"agent-{number}"] = {
-            "data": str(path),
-            "seed": str(trial.seed + number),
+    agents = {
+        name: {
+            "seed": str(trial.scale.seed + number),
             "min-collusion": str(COLLUSION),
-            **trial.recipe.agent,
+            **settings,
         }
-    return Cluster(folder, trial.parties, agents)
+        for number, (name, settings) in enumerate(trial.subject.agents.items())
+    }
+    return Cluster(folder, trial.parties, agents, tasks=trial.subject.tasks)
 
 
 async def _start(cluster: Cluster, out: Console) -> None:

@@ -51,6 +51,7 @@ from mpc_vote.privacy import accountant
 from mpc_vote.privacy.ledger import Budget, Ledger, LedgerError, LedgerView
 from mpc_vote.privacy.mechanisms import Level, mechanism_from_json
 from mpc_vote.proto.mpcvote.v1 import common_pb2, dealer_pb2
+from mpc_vote.tasks import Task, TaskError
 from mpc_vote.transport import tensors
 from mpc_vote.verified.encoding import BitReader, Layout
 from mpc_vote.voting import codec
@@ -73,9 +74,26 @@ def at_a_fixed_time() -> Iterator[None]:
     clock = SimpleNamespace(time=lambda: NOW, monotonic=time.monotonic)
     with (
         mock.patch("mpc_vote.voting.spec.time", clock),
-        mock.patch("aggregator.coordinator.requests.time", clock),
+        mock.patch("aggregator.coordinator.planner.time", clock),
     ):
         yield
+
+
+TASK = Task.parse(
+    """
+    format = 1
+    name = "points"
+    classes = ["a", "b", "c"]
+    [input]
+    kind = "vector"
+    shape = [2]
+    [features]
+    map = "raw"
+    [vote]
+    ballot = "knn_count"
+    k = 5
+    """
+)
 
 
 def spec_message(**changes: Any) -> common_pb2.RoundSpec:
@@ -119,6 +137,7 @@ def specs() -> list[common_pb2.RoundSpec]:
         spec_message(engine=common_pb2.ENGINE_CRYPTEN_PAIRWISE),
         spec_message(engine=common_pb2.ENGINE_CRYPTEN_LOG_REDUCTION, collusion=1),
         spec_message(classes=9, groups=[3, 3]),
+        spec_message(task="sepsis", task_digest=bytes(32)),
     ]
 
 
@@ -596,6 +615,7 @@ DECODERS = [
         of_bytes(_WORDS),
         config.ConfigError,
     ),
+    decoder("task", Task.from_wire, lambda: [TASK.wire], of_bytes(_JSON), TaskError),
     decoder("mechanism", _mechanism, _mechanisms, of_bytes(_JSON), ValueError),
     decoder(
         "architecture",

@@ -24,6 +24,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from agent_node.agent import Agent
 from agent_node.policy import Policy
+from agent_node.serving import Serving
 from agent_node.settings import AgentSettings
 from aggregator.coordinator import requests
 from aggregator.coordinator.archive import Archive
@@ -31,7 +32,7 @@ from aggregator.coordinator.attendance import Attendance
 from aggregator.coordinator.enrolment import EnrolmentServicer, RenewalServicer
 from aggregator.coordinator.label_service import LabelServicer
 from aggregator.coordinator.model_service import ModelServicer
-from aggregator.coordinator.requests import Defaults
+from aggregator.coordinator.roster import Defaults
 from aggregator.coordinator.rounds import RoundRunner
 from aggregator.coordinator.tokens import Tokens, _digest
 from aggregator.dealer.servicer import MAX_SESSIONS, DealerServicer
@@ -69,14 +70,16 @@ from mpc_vote.proto.mpcvote.v1 import (
     model_pb2,
     party_pb2,
 )
+from mpc_vote.tasks import Task, agreement
 from mpc_vote.transport import tensors
 from mpc_vote.voting import codec
-from mpc_vote.voting.limits import MAX_K
+from mpc_vote.voting.limits import MAX_K, MAX_TASKS
 from mpc_vote.voting.spec import Spec
 from tests.security.fuzz.decoders import (
     AGENTS,
     PARTIES,
     ROUND,
+    TASK,
     at_a_fixed_time,
     csrs,
     plan_requests,
@@ -348,7 +351,9 @@ def _party(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
             _EXCHANGE_SECONDS,
         )
         mark = DealerMark(folder / "dealer-caught", PARTIES[rank])
-        journal = RoundJournal(Path(":memory:"))
+        # A fresh one for each script: a round that was opened in one is unknown in the next.
+        kept_in = folder / "journal.db"
+        journal = RoundJournal(kept_in)
         servicer = PartyServicer(committee, journal, mark, 1 << 24, _COPIES)
         try:
             outcome = await play(
@@ -365,6 +370,7 @@ def _party(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
             servicer._threads.shutdown(wait=False, cancel_futures=True)
             mark._path.unlink(missing_ok=True)
             journal.close()
+            kept_in.unlink()
         if len(servicer._rounds) > MAX_OPEN_ROUNDS:
             raise Finding("too many rounds")
         arrived = [one.result()._first for one in peer_servicer._waiting.values() if one.done()]
@@ -485,6 +491,7 @@ def _fill(archive: Archive) -> None:
     from mpc_vote.learning.students.supervised import Student
 
     spec = Spec.seal(spec_message(round_id=_DONE))
+    archive.add_task(TASK)
     archive.open_round("client-0", "", b"", spec, np.zeros((5, 2), np.float32))
     completed = label_pb2.RoundCompleted(round_id=_DONE)
     archive.complete_round(completed, np.zeros(5, np.uint32))
@@ -501,7 +508,9 @@ class _Attendance(Attendance):
 
     def present(self) -> dict[str, agent_pb2.Capabilities]:
         present = super().present()
-        if any(can.ByteSize() > 2048 for can in present.values()):
+        if any(
+            can.ByteSize() > 16 << 10 or len(can.offers) > MAX_TASKS for can in present.values()
+        ):
             raise Finding("it keeps too much of an agent")
         if not all(math.isfinite(can.min_sigma) for can in present.values()):
             raise Finding("an agent decides what others want")
@@ -548,9 +557,11 @@ async def _coordinate(script: Script, archive: Archive, ledger: Ledger) -> str:
         }
     )
     parties = dict.fromkeys(PARTIES, channel)
-    attendance = _Attendance(archive, ["eve"])
+    attendance = _Attendance(archive, ["eve"], {TASK.name: TASK})
     runner = RoundRunner(archive, ledger, attendance, parties, _SCRIPT_SECONDS)
-    defaults = Defaults(PARTIES, "dealer", TABLE, 1.0, 0.0, 1e-3, 0.6, 0, 1, 1, MAX_K)
+    defaults = Defaults(
+        PARTIES, "dealer", TABLE, 1.0, 0.0, 1e-3, 0.6, 0, 1, 1, MAX_K, {TASK.name: TASK}
+    )
     labels = LabelServicer(archive, ledger, attendance, runner, parties, defaults, 4)
     servicers: dict[str, object] = {
         "LabelService": labels,
@@ -588,12 +599,14 @@ def capabilities(**changes: Any) -> agent_pb2.Capabilities:
         "query_shape": [2],
         "ballots": [common_pb2.BALLOT_KIND_KNN_COUNT, common_pb2.BALLOT_KIND_KNN_FREQUENCY],
         "k": 5,
-        "min_sigma": 0.5,
-        "min_quorum": 1,
-        "ledger_id": "0123456789abcdef" * 2,
-        "process_id": "fedcba9876543210" * 2,
     }
-    return agent_pb2.Capabilities(**{**given, **changes})
+    return agent_pb2.Capabilities(
+        offers=[common_pb2.Offer(**{**given, **changes}), agreement.offer_of(TASK)],
+        min_sigma=0.5,
+        min_quorum=1,
+        ledger_id="0123456789abcdef" * 2,
+        process_id="fedcba9876543210" * 2,
+    )
 
 
 def coordinator_seeds() -> list[bytes]:
@@ -614,6 +627,7 @@ def coordinator_seeds() -> list[bytes]:
             capabilities(ballots=many, k=0),
             label_pb2.LabelPlan(classes=3, ballot=many[0], tau=1, request_id="again"),
         ),
+        (capabilities(), label_pb2.LabelPlan(task=TASK.name, task_digest=TASK.digest, sigma=1.0)),
         (
             capabilities(ballots=many, k=0),
             label_pb2.LabelPlan(
@@ -642,8 +656,18 @@ def coordinator_seeds() -> list[bytes]:
         )
         look = [
             call(names, "GetRound", label_pb2.GetRoundRequest(round_id=ROUND)),
+            call(names, "CancelRound", label_pb2.CancelRoundRequest(round_id=ROUND)),
             call(names, "ListRounds", label_pb2.ListRoundsRequest()),
             call(names, "GetService", label_pb2.GetServiceRequest()),
+            call(
+                names,
+                "PlanRound",
+                label_pb2.PlanRoundRequest(
+                    plan=plan, query_dtype=common_pb2.DTYPE_FLOAT32, query_shape=[2]
+                ),
+            ),
+            call(names, "GetTask", common_pb2.GetTaskRequest(name=TASK.name)),
+            call(names, "GetTask", common_pb2.GetTaskRequest(digest=TASK.digest)),
         ]
         seeds.append(Script(0, (*calls, ask, *look)).encode())
         shares = party_pb2.LabelShares(shares=bytes(2 * 8))
@@ -721,8 +745,13 @@ def enrolment_seeds() -> list[bytes]:
 
 # An agent, and what a hostile coordinator tells it
 
-_AGENT_NAMES = ["Attend", "FetchQueries"]
-_AGENT_TYPES = [agent_pb2.AttendResponse, agent_pb2.FetchQueriesResponse]
+_AGENT_NAMES = ["Attend", "FetchQueries", "GetTask"]
+_AGENT_TYPES = [
+    agent_pb2.AttendResponse,
+    agent_pb2.FetchQueriesResponse,
+    common_pb2.GetTaskResponse,
+    label_pb2.PlanRoundResponse,
+]
 
 
 @contextlib.contextmanager
@@ -756,6 +785,7 @@ async def _attend(script: Script, policy: Policy, voter: Voter, folder: Path) ->
     """Plays the coordinator's side; an announcement may be given the digest of its queries."""
     fetched = said(script, _AGENT_NAMES, "FetchQueries", agent_pb2.FetchQueriesResponse)
     announced = said(script, _AGENT_NAMES, "Attend", agent_pb2.AttendResponse)
+    tasks = said(script, _AGENT_NAMES, "GetTask", common_pb2.GetTaskResponse)
     if script.setup & 1:
         _agree(announced, fetched)
     replies: asyncio.Queue[Any] = asyncio.Queue()
@@ -783,17 +813,30 @@ async def _attend(script: Script, policy: Policy, voter: Voter, folder: Path) ->
     async def check(*_: Any, **__: Any) -> Any:
         return SimpleNamespace(status=1)
 
+    async def get_task(*_: Any, **__: Any) -> Any:
+        if not tasks:
+            raise failure()
+        return tasks[0]
+
     async def never() -> None:
         await asyncio.get_running_loop().create_future()
 
     coordinator: Any = Channel(
-        {"Attend": lambda: Attending(announced), "FetchQueries": lambda *_, **__: Stream(fetched)}
+        {
+            "Attend": lambda: Attending(announced),
+            "FetchQueries": lambda *_, **__: Stream(fetched),
+            "GetTask": get_task,
+        }
     )
     coordinator.renewed = never
     reached: Any = Channel({"SubmitShares": submit, "Check": check})
-    offer = capabilities()
+    can = capabilities()
+    servings = [
+        Serving(can.offers[0], voter, "knn"),
+        Serving(can.offers[1], voter, "knn", TASK),
+    ]
     parties = dict.fromkeys(PARTIES, reached)
-    agent = Agent("ann", policy, voter, offer, coordinator, parties, folder)
+    agent = Agent("ann", policy, servings, can, coordinator, parties, folder)
     await agent._session()
     while not replies.empty():
         outcomes.append(replies.get_nowait())
@@ -826,20 +869,30 @@ def _agent_seeds() -> list[bytes]:
     rows = tensors.to_tensor(np.ones((5, 2), np.float32))
     roster = [common_pb2.RosterEntry(agent=agent, k=5) for agent in AGENTS]
     seeds = []
-    for ballot in (common_pb2.BALLOT_KIND_KNN_COUNT, common_pb2.BALLOT_KIND_KNN_FREQUENCY):
-        for verified in (False, True)[: 2 if ballot == common_pb2.BALLOT_KIND_KNN_COUNT else 1]:
-            spec = spec_message(ballot=ballot, roster=roster, verified=verified)
-            announcement = agent_pb2.RoundAnnouncement(spec=spec.SerializeToString())
-            heard = [
-                Response(welcome=agent_pb2.Welcome()),
-                Response(announcement=announcement),
-                Response(go=agent_pb2.Go(round_id=ROUND)),
-            ]
-            closed = Response(closed=agent_pb2.Closed(round_id=ROUND))
-            fetch = call(_AGENT_NAMES, "FetchQueries", agent_pb2.FetchQueriesResponse(queries=rows))
-            seeds.append(Script(1, (call(_AGENT_NAMES, "Attend", *heard), fetch)).encode())
-            ended = call(_AGENT_NAMES, "Attend", *heard[:2], closed, *heard[1:])
-            seeds.append(Script(1, (ended, fetch)).encode())
+    count, frequency = common_pb2.BALLOT_KIND_KNN_COUNT, common_pb2.BALLOT_KIND_KNN_FREQUENCY
+    same, other = (
+        {"task": TASK.name, "task_digest": digest} for digest in (TASK.digest, bytes(32))
+    )
+    theirs = call(_AGENT_NAMES, "GetTask", common_pb2.GetTaskResponse(task=agreement.to_wire(TASK)))
+    for ballot, verified, task in (
+        (count, False, {}),
+        (count, True, {}),
+        (frequency, False, {}),
+        (count, True, same),
+        (count, True, other),
+    ):
+        spec = spec_message(ballot=ballot, roster=roster, verified=verified, **task)
+        announcement = agent_pb2.RoundAnnouncement(spec=spec.SerializeToString())
+        heard = [
+            Response(welcome=agent_pb2.Welcome()),
+            Response(announcement=announcement),
+            Response(go=agent_pb2.Go(round_id=ROUND)),
+        ]
+        closed = Response(closed=agent_pb2.Closed(round_id=ROUND))
+        fetch = call(_AGENT_NAMES, "FetchQueries", agent_pb2.FetchQueriesResponse(queries=rows))
+        seeds.append(Script(1, (call(_AGENT_NAMES, "Attend", *heard), fetch, theirs)).encode())
+        ended = call(_AGENT_NAMES, "Attend", *heard[:2], closed, *heard[1:])
+        seeds.append(Script(1, (ended, fetch)).encode())
     return seeds
 
 
@@ -867,12 +920,14 @@ def _mutate_agent(data: bytes, other: bytes, rng: Any) -> bytes:
 
 # A client, and what a hostile coordinator answers
 
-_CLIENT_NAMES = ["label", "train", "model", "predict"]
+_CLIENT_NAMES = ["label", "train", "model", "predict", "task", "plan"]
 _CLIENT_TYPES = [
     label_pb2.RequestLabelsResponse,
     model_pb2.TrainResponse,
     model_pb2.GetModelResponse,
     model_pb2.PredictResponse,
+    common_pb2.GetTaskResponse,
+    label_pb2.PlanRoundResponse,
 ]
 
 
@@ -891,8 +946,20 @@ def _client(_: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
                 raise failure()
             return given["predict"][0]
 
+        async def task(*_: Any, **__: Any) -> Any:
+            if not given["task"]:
+                raise failure()
+            return given["task"][0]
+
+        async def plan(*_: Any, **__: Any) -> Any:
+            if not given["plan"]:
+                raise failure()
+            return given["plan"][0]
+
         channel: Any = Channel(
             {
+                "GetTask": task,
+                "PlanRound": plan,
                 "RequestLabels": lambda *_, **__: Stream(given["label"]),
                 "Train": lambda *_, **__: Stream(given["train"]),
                 "GetModel": lambda *_, **__: Stream(given["model"]),
@@ -906,6 +973,9 @@ def _client(_: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
         outcomes = []
         for work in (
             lambda: _label(client, rows),
+            lambda: _label(client, rows, TASK),
+            lambda: client.task(TASK.name),
+            lambda: _plan(client),
             lambda: _train(client),
             client.model,
             lambda: _predict(client, rows),
@@ -920,11 +990,19 @@ def _client(_: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
     yield start
 
 
-async def _label(client: AsyncLabelClient, rows: Any) -> LabelResult:
-    result = await client.label(rows, Plan(classes=3))
+async def _label(client: AsyncLabelClient, rows: Any, task: Task | None = None) -> LabelResult:
+    result = await client.label(rows, Plan(classes=3, task=task))
+    if task is not None and len(result.names or []) != len(rows):
+        raise Finding("labels have no names")
     if len(result.labels) != len(rows):
         raise Finding(f"{len(result.labels)} labels for {len(rows)} queries")
     return result
+
+
+async def _plan(client: AsyncLabelClient) -> None:
+    planned = await client.plan(4, Plan(classes=3))
+    if not 0 <= planned.forecast(0.7).low <= planned.forecast(0.7).high <= 1:
+        raise Finding("a forecast is no probability")
 
 
 async def _predict(client: AsyncLabelClient, rows: Any) -> None:
@@ -933,8 +1011,7 @@ async def _predict(client: AsyncLabelClient, rows: Any) -> None:
 
 
 async def _train(client: AsyncLabelClient) -> None:
-    async for _ in client.train():
-        pass
+    await client.train()
 
 
 def _client_seeds() -> list[bytes]:
@@ -968,6 +1045,12 @@ def _client_seeds() -> list[bytes]:
                 model_pb2.GetModelResponse(chunk=b"abc"),
             ),
             call(names, "predict", model_pb2.PredictResponse(version=1, labels=[0, 1, 2, 0])),
+            call(names, "task", common_pb2.GetTaskResponse(task=agreement.to_wire(TASK))),
+            call(
+                names,
+                "plan",
+                label_pb2.PlanRoundResponse(spec=spec_message(), cost=common_pb2.Cost(delta=0.1)),
+            ),
         )
         seeds.append(Script(0, calls).encode())
     return seeds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from typing import Any
 from unittest import mock
@@ -11,6 +12,7 @@ import numpy as np
 from aggregator.party.servicer import count_context, deal_context
 from mpc_vote.argmax.registry import ENGINES
 from mpc_vote.proto.mpcvote.v1 import common_pb2, party_pb2
+from mpc_vote.tasks import Task
 from mpc_vote.transport import tensors
 from mpc_vote.verified import encoding as verified
 from mpc_vote.verified.encoding import Layout
@@ -198,8 +200,9 @@ ENCODING = Topic(
 
 
 def _message(fields: Given) -> common_pb2.RoundSpec:
-    digest = bytes.fromhex(fields["queries_digest"])
-    return common_pb2.RoundSpec(**{**fields, "queries_digest": digest})
+    named = ("queries_digest", "task_digest")
+    digests = {name: bytes.fromhex(fields[name]) for name in named if name in fields}
+    return common_pb2.RoundSpec(**{**fields, **digests})
 
 
 def _seal(given: Given) -> Given:
@@ -266,6 +269,7 @@ _GOOD: dict[str, Given] = {
     "verified counts": {**_COUNT, "verified": True},
     "verified attributes": {**_ATTRIBUTE, "verified": True},
     "two parties": {"parties": ["alpha", "beta"]},
+    "of a task": {"task": "sepsis", "task_digest": seed(1)},
     **{
         f"CrypTen's {method.lower()}": {**_CRYPTEN, "engine": f"ENGINE_CRYPTEN_{method}"}
         for method in ("PAIRWISE", "LOG_REDUCTION", "DOUBLE_LOG_REDUCTION", "ACCELERATED_CASCADE")
@@ -289,6 +293,10 @@ _BAD: dict[str, Given] = {
     "one party": {"parties": ["alpha"]},
     "a party's name in capitals": {"parties": ["Alpha", "beta"]},
     "no dealer": {"dealer": ""},
+    "a task without its digest": {"task": "sepsis"},
+    "a digest without a task": {"task_digest": seed(1)},
+    "a task's name in capitals": {"task": "Sepsis", "task_digest": seed(1)},
+    "a short digest of the task": {"task": "sepsis", "task_digest": "00"},
     "counts without k": {"ballot": "BALLOT_KIND_KNN_COUNT"},
     "attributes without tau": {"ballot": "BALLOT_KIND_MULTI_LABEL"},
     "groups that leave two classes": {"groups": [2]},
@@ -343,6 +351,10 @@ def _count_context(given: Given) -> Given:
     return {"context": count_context(spec, holdings, bytes.fromhex(given["drawn"])).hex()}
 
 
+def _task(given: Given) -> Given:
+    return {"digest": Task.from_wire(json.dumps(given).encode()).digest.hex()}
+
+
 def _queries(given: Given) -> Given:
     rows = np.array(given["rows"], given["dtype"])
     return {"digest": tensors.digest_of(rows).hex()}
@@ -359,16 +371,32 @@ def _tensor(given: Given) -> Given:
 
 
 _HELD = [["bob", "01" * 16], ["ada", "02" * 16], ["cleo", "03" * 16]]
+_TASK: Given = {
+    "vote": {"k": 50, "reach": 0.07, "ballot": "knn_count"},
+    "format": 1,
+    "name": "sepsis",
+    "classes": ["no", "s\u00ed"],
+    "input": {
+        "kind": "table",
+        "label": "died",
+        "columns": [
+            {"scale": 16.0, "center": 61.5, "kind": "number", "name": "age"},
+            {"name": "ward", "kind": "category", "values": ["day", "night"]},
+        ],
+    },
+    "features": {"map": "standard"},
+}
 _FLOATS = {"dtype": "DTYPE_FLOAT32", "shape": [2, 1], "data": "0000803f000020c0"}
 
 CONTEXTS = Topic(
-    "What parties agree on before they draw a copy and before they count, the digest of the "
-    "queries, and how queries and shares of labels travel. "
+    "What parties agree on before they draw a copy and before they count, the digests of "
+    "queries and tasks, and how queries and shares of labels travel. "
     "docs/protocol.md, Encodings and test vectors: Contexts.",
     {
         "deal_context": _deal_context,
         "count_context": _count_context,
         "queries": _queries,
+        "task": _task,
         "labels": _labels,
         "tensor": _tensor,
     },
@@ -399,6 +427,9 @@ CONTEXTS = Topic(
         Case(
             "queries", "bytes of another kind", {"dtype": "uint16", "rows": [[1]]}, "METHOD_UNKNOWN"
         ),
+        Case("task", "in whatever order it is written", _TASK),
+        Case("task", "another k", {**_TASK, "vote": {**_TASK["vote"], "k": 20}}),
+        Case("task", "one class", {**_TASK, "classes": ["no"]}, "TaskError"),
         Case("labels", "two bytes each", {"labels": [0, 1, 9, 255, 256, 999, 1023]}),
         Case("tensor", "of floats", _FLOATS),
         Case("tensor", "cut short", {**_FLOATS, "data": "0000803f"}, "TENSOR_MALFORMED"),

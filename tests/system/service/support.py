@@ -254,13 +254,11 @@ async def join(
             "--min-collusion=0",
         ],
     )
-    voter, capabilities = prepare(settings, name)
+    servings = prepare(settings, name)
     credentials = service.credentials(Role.AGENT, name)
-    agent = await open_agent(
-        stack, settings, credentials, settings.data_dir, voter, capabilities, kind
-    )
+    agent = await open_agent(stack, settings, credentials, settings.data_dir, servings, kind)
     await stack.enter_async_context(cancelled(agent.attend()))
-    return voter
+    return servings[0].voter
 
 
 async def attends(client: AsyncLabelClient, *names: str) -> bool:
@@ -324,11 +322,14 @@ async def ghost(
     where = address or service.cluster.coordinator_address
     async with rpc.dial(credentials, where, coordinator) as channel:
         call = agent_pb2_grpc.AgentServiceStub(channel).Attend()
-        capabilities = agent_pb2.Capabilities(
+        offer = common_pb2.Offer(
             classes=classes,
             query_dtype=common_pb2.DTYPE_FLOAT32,
             query_shape=shape,
             ballots=[common_pb2.BALLOT_KIND_ONE_HOT],
+        )
+        capabilities = agent_pb2.Capabilities(
+            offers=[offer],
             min_quorum=min_quorum,
             ledger_id=hashlib.sha256(name.encode()).hexdigest()[:32],
             process_id=process_id or secrets.token_hex(16),

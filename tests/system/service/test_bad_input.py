@@ -18,6 +18,8 @@ import numpy as np
 import pytest
 
 from aggregator.coordinator import attendance, requests
+from aggregator.coordinator.planner import make_spec
+from aggregator.coordinator.roster import Defaults
 from mpc_vote import client as client_module
 from mpc_vote.argmax.registry import ENGINES
 from mpc_vote.client import AsyncLabelClient, Plan
@@ -113,9 +115,9 @@ BAD_REQUESTS: dict[str, tuple[list[label_pb2.RequestLabelsRequest], str, str]] =
     "unknown ballot": (request({**GOOD, "ballot": 99}, ROW), "METHOD_UNKNOWN", "ballot 99"),
     "unknown engine": (request({**GOOD, "engine": 99}, ROW), "METHOD_UNKNOWN", "engine 99"),
     "ballot of nobody": (
-        request({**GOOD, "ballot": common_pb2.BALLOT_KIND_ONE_HOT}, ROW),
+        request({**GOOD, "ballot": common_pb2.BALLOT_KIND_MULTI_LABEL, "tau": 1}, ROW),
         "BALLOT_UNSUPPORTED",
-        "No attending agent casts one_hot",
+        "No connected agent casts multi_label",
     ),
     "negative sigma": (request({**GOOD, "sigma": -1.0}, ROW), "SIGMA_RANGE", "-1"),
     "sigma not a number": (request({**GOOD, "sigma": math.nan}, ROW), "SIGMA_RANGE", "nan"),
@@ -222,10 +224,11 @@ async def test_too_many_bytes_are_refused_as_they_arrive(monkeypatch: pytest.Mon
 
 def test_agents_that_offer_no_known_ballot_are_not_asked() -> None:
     unknown: Any = 99
-    offer = agent_pb2.Capabilities(
+    offer = common_pb2.Offer(
         classes=3, query_dtype=common_pb2.DTYPE_FLOAT32, query_shape=[6], ballots=[unknown], k=1
     )
-    defaults = requests.Defaults(
+    odd = agent_pb2.Capabilities(offers=[offer])
+    defaults = Defaults(
         parties=("party-0", "party-1"),
         dealer="dealer",
         engine=next(iter(ENGINES)),
@@ -239,25 +242,21 @@ def test_agents_that_offer_no_known_ballot_are_not_asked() -> None:
         max_k=9,
     )
     with refused(ErrorKind.BALLOT_UNSUPPORTED):
-        requests.make_spec(label_pb2.LabelPlan(**GOOD), ROW, {"odd": offer}, defaults, 0.0)
+        make_spec(label_pb2.LabelPlan(**GOOD), ROW, {"odd": odd}, defaults, 0.0)
 
 
 @pytest.mark.parametrize(
     "ballot", [common_pb2.BALLOT_KIND_KNN_FREQUENCY, common_pb2.BALLOT_KIND_KNN_COUNT]
 )
 def test_agents_that_count_neighbours_without_a_k_are_refused(ballot: Any) -> None:
-    offer = agent_pb2.Capabilities(
-        classes=3,
-        query_dtype=common_pb2.DTYPE_FLOAT32,
-        query_shape=[6],
-        ballots=[ballot],
-        ledger_id="0" * 32,
-        process_id="0" * 32,
+    offer = common_pb2.Offer(
+        classes=3, query_dtype=common_pb2.DTYPE_FLOAT32, query_shape=[6], ballots=[ballot]
     )
+    told = agent_pb2.Capabilities(offers=[offer], ledger_id="0" * 32, process_id="0" * 32)
     with refused(ErrorKind.SPEC_INVALID, "has no k"):
-        attendance._check_capabilities(offer)
-    offer.k = 1
-    attendance._check_capabilities(offer)
+        attendance._check_capabilities(told)
+    told.offers[0].k = 1
+    attendance._check_capabilities(told)
 
 
 # What our own client refuses before anything is sent
@@ -298,7 +297,7 @@ async def test_a_client_without_a_service_is_told_so(service: Service) -> None:
     (port,) = free_ports(1)
     certs = service.certs(Role.CLIENT, "client")
     async with AsyncLabelClient(f"127.0.0.1:{port}", certs) as client:
-        with refused(ErrorKind.PARTY_UNREACHABLE, "The coordinator does not answer"):
+        with refused(ErrorKind.COORDINATOR_UNREACHABLE, "The coordinator does not answer"):
             await client.label(ROW, Plan(classes=3))
         assert not await client.is_ready()
 
@@ -350,7 +349,7 @@ def test_an_expired_certificate_does_not_start(service: Service, tmp_path: Path)
 def test_another_roles_certificate_does_not_start(service: Service, tmp_path: Path) -> None:
     certs = service.certs(Role.CLIENT, "client")
     said = fails_to_start("party", f"--certs={certs}", *role_flags("party", tmp_path))
-    assert "is of client/client, but this process is a party" in said
+    assert "is of client/client, but the role party is needed here" in said
 
 
 def test_a_key_that_others_may_read_does_not_start(service: Service, tmp_path: Path) -> None:
@@ -436,6 +435,7 @@ def test_a_data_folder_that_can_not_be_used_is_named(
     listen = ["--listen=127.0.0.1:0"] if role == "coordinator" else []
     said = fails_to_start(role, f"--certs={certs}", *role_flags(role, tmp_path), *listen)
     assert str(tmp_path / "data") in said
+    assert damage is ledger_of_garbage or "a file: name a folder" in said
 
 
 @pytest.mark.parametrize(

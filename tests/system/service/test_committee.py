@@ -94,6 +94,8 @@ async def test_shares_are_forgotten_when_they_are_counted(committee: Committee) 
 async def test_shares_are_forgotten_when_a_round_is_abandoned(committee: Committee) -> None:
     spec = committee.spec()
     held = await committee.voted(spec, VOTES)
+    for party in committee.stubs:
+        assert await committee.holdings(spec, party) == held
     await committee.abandon(spec)
     for party in committee.stubs:
         assert await committee.holdings(spec, party) == {}

@@ -13,6 +13,7 @@ import contextlib
 import gc
 import math
 import resource
+import sqlite3
 import threading
 import traceback
 import types
@@ -64,7 +65,7 @@ from mpc_vote.pki.authority import CertificateAuthority
 from mpc_vote.pki.identity import Credentials, Identity, Role
 from mpc_vote.proto.mpcvote.v1 import dealer_pb2, dealer_pb2_grpc, party_pb2, party_pb2_grpc
 from mpc_vote.testbed.cluster import Cluster, free_ports
-from mpc_vote.transport import rpc
+from mpc_vote.transport import rpc, tensors
 from mpc_vote.transport.relay import Relay
 from mpc_vote.voting import codec
 from mpc_vote.voting.limits import MAX_CLASSES, MAX_PARTIES, MAX_QUERIES
@@ -465,6 +466,26 @@ async def test_a_party_that_begins_much_ends_its_own_sessions_and_nobody_elses(
         assert await dealer.read("party-1", "honest", PAIR, plan=small)
 
 
+class Millions(Sequence[Any]):
+    """As many messages as fit into a request: whoever goes through them does nothing else for a
+    minute."""
+
+    def __len__(self) -> int:
+        return 8_000_000
+
+    def __getitem__(self, index: Any) -> Any:
+        raise AssertionError("it was looked at")
+
+
+@pytest.mark.parametrize("field", ["plan", "parties", "seeds"])
+def test_what_a_request_repeats_is_counted_before_it_is_looked_at(field: str) -> None:
+    given: dict[str, Any] = {"plan": codec.to_wire(SMALL_PLAN), "parties": PAIR, "seeds": []}
+    request: Any = types.SimpleNamespace(session_id="session", copies=COPIES, **given)
+    setattr(request, field, Millions())
+    with refused(ErrorKind.DEAL_INVALID):
+        DealerServicer()._admit(request, "party-0")
+
+
 OTHER_PARTIES = {
     "one more": TRIO,
     "another order": PAIR[::-1],
@@ -602,19 +623,78 @@ async def test_the_dealer_forgets_a_session_that_a_party_leaves(certificates: Ce
         await until(forgotten, "the session is forgotten")
 
 
-async def test_the_dealer_keeps_no_plan_of_a_session_that_has_ended(dealer: Dealer) -> None:
-    """Plans can be long, and of sessions that have ended there can be any number."""
+async def test_the_dealer_keeps_nothing_of_a_session_that_has_ended(dealer: Dealer) -> None:
+    """Plans can be long, and of sessions that have ended there can be any number: thousands within
+    the time after which one that nobody collects would expire."""
     servicer = dealer.servicer
     assert isinstance(servicer, DealerServicer)
     await dealer.grants("session", PAIR)
-    plan = weakref.ref(servicer._deals["session"].session.plan)
+    deal = servicer._deals["session"]
+    kept: list[weakref.ref[Any]] = [weakref.ref(deal), weakref.ref(deal.session.plan)]
+    del deal
     await dealer.collected("party-1", "session", 0)
 
     async def forgotten() -> bool:
         gc.collect()
-        return plan() is None
+        return all(one() is None for one in kept)
 
-    await until(forgotten, "the plan is forgotten")
+    await until(forgotten, "the session and its plan are forgotten")
+
+
+async def test_plans_of_collections_that_parties_do_not_read_take_bounded_memory(
+    dealer: Dealer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A collection lasts for as long as its party likes, and there could be any number: those of
+    whoever has most are ended, and nobody else's."""
+    servicer = dealer.servicer
+    assert isinstance(servicer, DealerServicer)
+    # More than is sent to who does not read.
+    plan = PreprocessingPlan((Run((Triples(TripleKind.PRODUCT, 1 << 19),) * 4, 1),))
+    monkeypatch.setattr("aggregator.dealer.servicer.MAX_SESSIONS", 3)
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def unread(session: str, pair: Sequence[str]) -> tuple[Any, Any]:
+            first = asyncio.create_task(dealer.read(pair[0], session, pair, plan))
+            await dealer.asked(session)
+            await asyncio.gather(first, dealer.read(pair[1], session, pair, plan))
+            kept = weakref.ref(servicer._deals[session].session.plan)
+            channel = await stack.enter_async_context(dealer.channel(pair[1]))
+            request = dealer_pb2.CollectRequest(session_id=session, copy=0)
+            call = dealer_pb2_grpc.DealerServiceStub(channel).Collect(request, timeout=SECONDS)
+            assert (await anext(aiter(call))).data
+            return call, kept
+
+        honest, plan_in_use = await unread("honest", PAIR)
+        others = [await unread(f"other-{number}", ["party-8", "party-9"]) for number in range(4)]
+
+        async def forgotten() -> bool:
+            gc.collect()
+            return [kept() is None for _, kept in others] == [True, True, False, False]
+
+        await until(forgotten, "the plans of the oldest are forgotten")
+        error = await error_of(others[0][0])
+        assert error.name == "DEAL_ENDED" and "too many" in error.message, error.message
+        assert plan_in_use() is not None
+        rest = [response.data async for response in honest]
+        corrections = sum(item.correction_bytes for item in plan)
+        assert sum(map(len, rest)) == corrections - tensors.CHUNK_BYTES
+
+
+async def test_a_collection_may_take_longer_than_it_is_waited_for(
+    dealer: Dealer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A party reads on when it has room."""
+    monkeypatch.setattr("aggregator.dealer.servicer._CHECK_SECONDS", SOON)
+    plan = PreprocessingPlan((Run((Triples(TripleKind.PRODUCT, 1 << 19),), 3),))
+    await dealer.grants("session", PAIR, plan)
+    async with dealer.channel("party-1") as channel:
+        request = dealer_pb2.CollectRequest(session_id="session", copy=0)
+        call = dealer_pb2_grpc.DealerServiceStub(channel).Collect(request, timeout=SECONDS)
+        first = await anext(aiter(call))
+        await asyncio.sleep(2 * SOON)
+        rest = [response.data async for response in call]
+    corrections = sum(item.correction_bytes for item in plan)
+    assert len(first.data) + sum(map(len, rest)) == corrections
 
 
 class Counted(bytes):
@@ -854,7 +934,7 @@ runs = st.builds(
 def test_plans_come_through_the_wire_as_they_are(given_runs: list[Run]) -> None:
     plan = PreprocessingPlan(tuple(given_runs))
     sent = [run.SerializeToString() for run in codec.to_wire(plan)]
-    assert codec.from_wire(map(dealer_pb2.DealRun.FromString, sent)) == plan
+    assert codec.from_wire(list(map(dealer_pb2.DealRun.FromString, sent))) == plan
 
 
 SHAPES = {
@@ -1530,6 +1610,47 @@ async def committee_of(
             stack.push_async_callback(server.stop)
         reached = Committee.reached(parties.dial, TRIO)
         yield parties, await stack.enter_async_context(reached)
+
+
+@pytest.mark.parametrize("fault", ["the disk", "its id was used"])
+async def test_a_round_is_open_once_its_mark_is_written_whoever_asks(
+    fault: str, dealer: Dealer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is told that it is open has agents pay for it, and it could never be counted."""
+    begun, go_on = threading.Event(), threading.Event()
+    mark = RoundJournal.open
+
+    def slowly(journal: RoundJournal, round_id: str) -> bool:
+        begun.set()
+        assert go_on.wait(SECONDS)
+        if fault == "the disk":
+            raise sqlite3.OperationalError("database or disk is full")
+        return mark(journal, round_id)
+
+    async with committee_of(dealer, tmp_path, 1 << 26) as (parties, committee):
+        spec = committee.spec()
+        if fault == "its id was used":
+            assert parties.servicers[TRIO[0]]._journal.open(spec.round_id)
+        monkeypatch.setattr(RoundJournal, "open", slowly)
+        first = asyncio.create_task(error_of(committee.open_at(TRIO[0], spec)))
+        assert await asyncio.to_thread(begun.wait, SECONDS)
+        second = asyncio.create_task(error_of(committee.open_at(TRIO[0], spec)))
+        await asyncio.sleep(SOON)
+        go_on.set()
+        named = {(await one).name for one in (first, second)}
+        assert named == {"INTERNAL" if fault == "the disk" else "ROUND_SPENT"}
+        assert not parties.servicers[TRIO[0]]._rounds, "nothing is left of it"
+
+
+async def test_who_is_to_be_counted_is_counted_before_it_is_looked_at(
+    dealer: Dealer, tmp_path: Path
+) -> None:
+    async with committee_of(dealer, tmp_path, 1 << 26) as (parties, committee):
+        spec = committee.spec()
+        await committee.open(spec)
+        servicer = parties.servicers[TRIO[0]]
+        with refused(ErrorKind.SPEC_INVALID, "twice"):
+            await servicer._commit(servicer._rounds[spec.round_id], Millions())
 
 
 MANY = 600

@@ -15,6 +15,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import psutil
 import pytest
 
 from agent_node.policy import Policy
+from agent_node.serving import Serving
 from agent_node.settings import AgentSettings
 from mpc_vote.app import config
 from mpc_vote.client import AsyncLabelClient, LabelResult, Progress
@@ -30,7 +32,6 @@ from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.pki.identity import Identity, Role
 from mpc_vote.privacy.ledger import Ledger
 from mpc_vote.proto.mpcvote.v1 import (
-    agent_pb2,
     common_pb2,
     label_pb2,
     party_pb2,
@@ -162,7 +163,7 @@ async def test_an_agent_whose_second_stream_ends_is_heard_on_its_first(fragile: 
 
         async def answers(classes: int) -> bool:
             agents = (await client.service()).agents
-            return [agent.classes for agent in agents if agent.agent == "mover"] == [classes]
+            return [agent.offer.classes for agent in agents if agent.agent == "mover"] == [classes]
 
         async with ghost(fragile, "mover", classes=8, process_id="0" * 32):
             async with ghost(fragile, "mover", classes=9, process_id="0" * 32):
@@ -295,23 +296,25 @@ def test_an_agent_believes_its_own_settings_and_no_coordinator(case: str, tmp_pa
             "--max-queries=50",
         ],
     )
-    capabilities = agent_pb2.Capabilities(
+    offer = common_pb2.Offer(
         classes=3,
         query_dtype=common_pb2.DTYPE_FLOAT32,
         query_shape=[5],
         ballots=[common_pb2.BALLOT_KIND_KNN_COUNT],
         k=5,
     )
+    nobody: Any = None
+    serving = Serving(offer, nobody, "knn")
     with Ledger(tmp_path / "ledger.db", None) as ledger:
         policy = Policy("me", settings, ledger)
         if not name:
-            policy.check(spec, capabilities)
+            policy.check(spec, serving)
             policy.charge(spec)
             with refused(ErrorKind.POLICY_REFUSED, "it was answered before"):
                 policy.charge(spec)
             return
         with pytest.raises(VoteError) as caught:
-            policy.check(spec, capabilities)
+            policy.check(spec, serving)
         assert caught.value.name == name, caught.value.message
         assert not ledger.spends()
 
@@ -441,7 +444,7 @@ async def test_a_coordinator_that_dies_in_a_round_fails_it_and_keeps_the_charge(
         assert interrupted not in [spend.round_id for spend in fragile.spends()]
         await agent.prepare(interrupted)
         kill(fragile, "coordinator")
-        with refused(ErrorKind.PARTY_UNREACHABLE, "The coordinator does not answer"):
+        with refused(ErrorKind.COORDINATOR_UNREACHABLE, "The coordinator does not answer"):
             await asyncio.wait_for(task, SECONDS)
     charged = fragile.spends()
     assert charged[-1].round_id == interrupted
@@ -480,22 +483,29 @@ async def test_a_round_that_fails_uncharged_gives_promised_budgets_back(
     fragile: Service, farms: Group
 ) -> None:
     """The agent's budget is for either round; the first fails long before its deadline."""
-    vote = {"sigma": 25.0, "ballot": ONE_HOT, "collusion": 0, "answer_seconds": 60}
+    loners = replace(farms, classes=4)
+    vote = {
+        "sigma": 25.0,
+        "ballot": ONE_HOT,
+        "collusion": 0,
+        "answer_seconds": 60,
+        "agreement": None,
+    }
     async with (
-        fragile.extra_agent("keeper", farms, voter="network", budget_instance="1.85"),
+        fragile.extra_agent("keeper", loners, voter="network", budget_instance="1.85"),
         fragile.client() as client,
     ):
         async with (
-            ghost(fragile, "ghost", classes=farms.classes, shape=farms.shape) as agent,
-            preparing(client, farms, 1, quorum=2, **vote) as task,
+            ghost(fragile, "ghost", classes=loners.classes, shape=loners.shape) as agent,
+            preparing(client, loners, 1, quorum=2, **vote) as task,
         ):
             await agent.decline((await agent.announced()).round_id)
             with refused(ErrorKind.QUORUM_MISSED, "Nothing was spent"):
                 await asyncio.wait_for(task, SECONDS)
-        result = await client.label(farms.queries(100), farms.plan(quorum=1, **vote))
+        result = await client.label(loners.queries(100), loners.plan(quorum=1, **vote))
         assert result.contributors == 1
         with refused(ErrorKind.QUORUM_UNAFFORDABLE, "BUDGET_EXHAUSTED"):
-            await client.label(farms.queries(10), farms.plan(quorum=1, **vote))
+            await client.label(loners.queries(10), loners.plan(quorum=1, **vote))
 
 
 async def test_a_coordinator_that_is_stopped_tells_its_clients(

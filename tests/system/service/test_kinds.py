@@ -99,7 +99,7 @@ def test_no_model_is_trained_on_attributes(client: LabelClient) -> None:
     plan = Plan(classes=ATTRIBUTES, ballot=MULTI_LABEL, tau=2, sigma=QUIET)
     round_id = client.label(queries, plan).round_id
     with pytest.raises(VoteError) as caught:
-        list(client.train([round_id]))
+        client.train([round_id])
     assert caught.value.kind is ErrorKind.MULTI_LABEL_MODEL
 
 

@@ -21,6 +21,8 @@ from mpc_vote.proto.mpcvote.v1 import (
     model_pb2,
     model_pb2_grpc,
 )
+from mpc_vote.simulation.vote import simulated_spec
+from mpc_vote.voting.ballots import ONE_HOT
 from tests.system.service.support import command
 
 # Sets a title, clears the screen, begins a line, turns the direction; and is markup, of which the
@@ -47,6 +49,16 @@ class Liar(label_pb2_grpc.LabelServiceServicer, model_pb2_grpc.ModelServiceServi
         yield event(labels=label_pb2.Labels(width=1, values=[0] * ROWS))
         yield event(completed=label_pb2.RoundCompleted(round_id=text, absences=[absence]))
 
+    async def PlanRound(self, request: Any, context: Any) -> Any:
+        spec = simulated_spec(ONE_HOT, request.plan.queries, 3, dict.fromkeys("abcdefgh", 0), 1.0)
+        return label_pb2.PlanRoundResponse(
+            spec=spec.message,
+            left_out=[label_pb2.Absence(agent=self.text, reason=self.text)],
+            warnings=[self.text],
+            over_budget=self.text,
+            unready_parties=[self.text],
+        )
+
     async def ListRounds(self, request: Any, context: Any) -> Any:
         return label_pb2.ListRoundsResponse(rounds=[self._summary()])
 
@@ -58,8 +70,8 @@ class Liar(label_pb2_grpc.LabelServiceServicer, model_pb2_grpc.ModelServiceServi
         )
 
     async def GetService(self, request: Any, context: Any) -> Any:
-        dtype = common_pb2.DTYPE_FLOAT32
-        agent = label_pb2.AgentPresence(agent=self.text, query_dtype=dtype)
+        offer = common_pb2.Offer(query_dtype=common_pb2.DTYPE_FLOAT32)
+        agent = label_pb2.AgentPresence(agent=self.text, offer=offer)
         return label_pb2.GetServiceResponse(agents=[agent], parties=[self.text])
 
     async def Train(self, requests: Any, context: Any) -> AsyncIterator[Any]:
@@ -99,6 +111,7 @@ async def lied(tmp_path: Path) -> AsyncIterator[Lied]:
 
 COMMANDS = {
     "label": ["--classes=3", "--queries=queries.npy", "--out=labels.npy"],
+    "plan": ["--classes=3", "--sigma=1"],
     "rounds": [],
     "status": [],
     "train": [],

@@ -10,7 +10,7 @@ import numpy as np
 from mpc_vote.cli import rounds
 from mpc_vote.errors import ErrorKind
 from mpc_vote.pki.identity import Role
-from mpc_vote.proto.mpcvote.v1 import common_pb2, label_pb2, model_pb2
+from mpc_vote.proto.mpcvote.v1 import common_pb2, label_pb2
 from tests.system.service.support import Group, Service, command, ghost, refused
 
 
@@ -19,12 +19,11 @@ async def test_a_model_is_seen_by_the_client_that_trained_it_alone(
 ) -> None:
     async with service.client("trainer") as trainer, service.client("stranger") as stranger:
         round_id = (await trainer.label(clinics.queries(30), clinics.plan())).round_id
-        trained = [event async for event in trainer.train([round_id])][-1]
-        assert isinstance(trained, model_pb2.Model)
+        trained = await trainer.train([round_id])
         assert [model.version for model in await trainer.models()] == [trained.version]
         assert await stranger.models() == []
         with refused(ErrorKind.ROUND_UNKNOWN):
-            _ = [event async for event in stranger.train([round_id])]
+            await stranger.train([round_id])
         with refused(ErrorKind.MODEL_UNKNOWN):
             await stranger.model(trained.version)
         with refused(ErrorKind.MODEL_UNKNOWN):
@@ -34,7 +33,7 @@ async def test_a_model_is_seen_by_the_client_that_trained_it_alone(
 async def test_noise_that_drowns_the_votes_is_warned_of(service: Service, clinics: Group) -> None:
     async with service.client() as client:
         quiet = await client.label(clinics.queries(3), clinics.plan())
-        loud = await client.label(clinics.queries(3), clinics.plan(sigma=50.0))
+        loud = await client.label(clinics.queries(3), clinics.plan(sigma=50.0, agreement=None))
     assert quiet.warnings == ()
     assert "close to random" in loud.warnings[0]
 
@@ -62,7 +61,7 @@ def test_rounds_are_listed_and_their_labels_fetched_again(
     where = ("--certs", certs, "--coordinator", service.cluster.coordinator_address)
     np.save(tmp_path / "q.npy", clinics.queries(12))
     files = ("--queries", tmp_path / "q.npy", "--out", tmp_path / "first.npy")
-    plan = ("--classes", "3", "--sigma", "50", "--delta", "0.25")
+    plan = ("--classes", "3", "--sigma", "50", "--delta", "0.25", "--yes")
     asked = command("label", *where, *files, *plan, "--json", "-")
     assert asked.returncode == 0, asked.stderr
     round_id = json.loads(asked.stdout)["round_id"]

@@ -10,7 +10,9 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import shlex
 import signal
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -356,6 +358,79 @@ async def test_a_client_sees_its_own_rounds_only(service: Service, clinics: Grou
             await trained(stranger)
 
 
+async def test_a_client_cancels_its_own_rounds_only_and_before_they_are_charged(
+    service: Service, clinics: Group
+) -> None:
+    slow = Group(shape=(2,), classes=5, ks={}, spread=1.0)
+    plan = slow.plan(quorum=1, collusion=0, answer_seconds=3_000)
+    async with (
+        ghost(service, "lingerer", classes=5) as lingerer,
+        service.client() as client,
+        service.client("stranger") as stranger,
+    ):
+        charged = service.spends()
+        waiting = asyncio.create_task(client.label(np.zeros((1, 2), np.float32), plan))
+        round_id = (await lingerer.announced()).round_id
+        with refused(ErrorKind.ROUND_UNKNOWN):
+            await stranger.cancel(round_id)
+        assert await client.cancel(round_id)
+        with refused(ErrorKind.ROUND_CANCELLED, round_id):
+            await waiting
+        assert not await client.cancel(round_id)
+        found = await client.round(round_id)
+        assert found.round.state == label_pb2.ROUND_STATE_FAILED
+        assert found.round.reason.startswith("ROUND_CANCELLED")
+        assert service.spends() == charged
+        done = await client.label(clinics.queries(3), clinics.plan())
+        assert not await client.cancel(done.round_id)
+        assert (await client.round(done.round_id)).round.state == label_pb2.ROUND_STATE_COMPLETE
+
+
+@pytest.mark.parametrize("charged", [False, True])
+async def test_who_interrupts_a_request_hears_what_becomes_of_its_round(
+    service: Service, tmp_path: Path, charged: bool
+) -> None:
+    """Before the charge it is cancelled; later the labels can be fetched with what is printed."""
+    np.save(tmp_path / "queries.npy", np.zeros((1, 2), np.float32))
+    out, certs = tmp_path / "labels.npy", service.certs(Role.CLIENT, "client")
+    arguments = [
+        *("label", f"--certs={certs}", f"--coordinator={service.cluster.coordinator_address}"),
+        *(f"--queries={tmp_path / 'queries.npy'}", f"--out={out}", "--classes=5", "--sigma=1"),
+        *("--yes", "--quorum=1", "--collusion=0", "--answer-seconds=3000"),
+    ]
+    async with ghost(service, "idler", classes=5) as idler:
+        before = len(service.spends())
+        asked = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "mpc_vote.cli", *arguments),
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        round_id = (await idler.announced()).round_id
+        if charged:
+            await idler.prepare(round_id)
+
+            async def is_charged() -> bool:
+                return len(service.spends()) == before + 1
+
+            await until(is_charged, "the round is charged")
+        asked.send_signal(signal.SIGINT)
+        _, told = await asyncio.wait_for(asked.communicate(), SECONDS)
+        said = told.decode()
+        assert asked.returncode == 130, said
+        assert "Traceback" not in said
+        assert len(service.spends()) == before + charged
+        if not charged:
+            assert f"round {round_id} was cancelled, and nothing was charged" in said
+            return
+        assert f"round {round_id} is charged and goes on; fetch its labels with: " in said
+        fetch = shlex.split(said.partition("fetch its labels with: ")[2])
+        assert fetch[:2] == ["mpc-vote", "rounds"]
+        await idler.decline(round_id)
+        # It is the command that there is: what it says is of this round.
+        told_later = await asyncio.to_thread(command, *fetch[1:])
+        assert f"round {round_id} has no labels: " in told_later.stderr
+
+
 # The client without asyncio
 
 
@@ -367,7 +442,7 @@ def test_the_plain_client_labels_and_shows_progress(service: Service, clinics: G
         assert isinstance(result, LabelResult)
         assert (result.labels == clinics.winners(queries)).all()
         stages = [event.stage for event in progress if isinstance(event, Progress)]
-        assert list(dict.fromkeys(stages)) == ["preparing", "voting", "counting"]
+        assert list(dict.fromkeys(stages)) == ["opened", "preparing", "voting", "counting"]
         last = progress[-1]
         assert isinstance(last, Progress) and last.done == last.total == 30
         again = client.label(queries, clinics.plan())
@@ -392,11 +467,10 @@ def test_the_plain_client_can_stop_listening(service: Service, clinics: Group) -
 
 
 async def trained(client: AsyncLabelClient, rounds: list[str] | None = None) -> model_pb2.Model:
-    async for event in client.train(rounds or []):
-        if isinstance(event, model_pb2.Model):
-            return event
-        assert 0 < event.step <= event.steps
-    raise AssertionError("no model came")
+    def check(progress: model_pb2.TrainProgress) -> None:
+        assert 0 < progress.step <= progress.steps
+
+    return await client.train(rounds or [], on_progress=check)
 
 
 async def test_models_are_versions_that_say_where_they_come_from(
@@ -490,8 +564,8 @@ def test_the_commands_label_train_and_tell(
     status = json.loads(done.stdout)
     agents = {agent["agent"]: agent for agent in status["agents"]}
     assert agents.keys() == {"clinic-0", "clinic-1", "clinic-2", "lab-0", "lab-1"}
-    assert agents["clinic-1"]["k"] == 5
-    assert agents["lab-0"]["query_shape"] == [16, 8]
+    assert agents["clinic-1"]["offer"]["k"] == 5
+    assert agents["lab-0"]["offer"]["query_shape"] == [16, 8]
     assert agents["lab-0"]["min_sigma"] == 0.5
     assert status["parties"] == ["party-0", "party-1", "party-2"]
     assert status["total_epsilon_agent"] == told["total_epsilon_agent"]

@@ -62,10 +62,10 @@ async def test_a_model_learns_from_points_without_labels_and_says_so(
     unseen = points(2, 200, labs.shape, labs.classes, labs.spread)
     async with service.client("semi") as client:
         round_id = (await client.label(labs.queries(20), labs.plan(sigma=0.5))).round_id
-        *steps, model = [e async for e in client.train([round_id], 5, unlabelled=more)]
-        assert isinstance(model, model_pb2.Model)
+        steps: list[model_pb2.TrainProgress] = []
+        model = await client.train([round_id], 5, more, on_progress=steps.append)
         assert (list(model.round_ids), model.labels, model.unlabelled) == ([round_id], 20, 3_000)
-        told = [(e.step, e.steps) for e in steps if isinstance(e, model_pb2.TrainProgress)]
+        told = [(e.step, e.steps) for e in steps]
         assert told == sorted(told) and told[-1][0] <= told[-1][1]
         assert "wrong_labels" in model.metrics
         assert np.mean(await client.predict(unseen.x) == unseen.y) > 0.95
@@ -75,8 +75,7 @@ async def test_a_model_learns_from_points_without_labels_and_says_so(
         path.write_bytes(content)
         with safe_open(path, "np") as file:
             assert (file.metadata()["labels"], file.metadata()["unlabelled"]) == ("20", "3000")
-        without = [e async for e in client.train([round_id])][-1]
-        assert isinstance(without, model_pb2.Model)
+        without = await client.train([round_id])
         assert without.unlabelled == 0 and "wrong_labels" not in without.metrics
 
 
@@ -84,8 +83,9 @@ def test_the_plain_client_sends_points_too(service: Service, rounds: dict[int, s
     address = service.cluster.coordinator_address
     more = CLINICS.queries(50, seed=1)
     with LabelClient(address, service.certs(LEARNER.role, LEARNER.name)) as client:
-        *_, model = client.train([rounds[FEW]], 1, unlabelled=more, features="unit")
-        assert isinstance(model, model_pb2.Model)
+        steps: list[model_pb2.TrainProgress] = []
+        model = client.train([rounds[FEW]], 1, more, "unit", on_progress=steps.append)
+        assert steps and steps[-1].steps
         assert (model.labels, model.unlabelled) == (FEW, 50)
         assert client.predict(more).shape == (50,)
         for bad, kind in (
@@ -95,17 +95,16 @@ def test_the_plain_client_sends_points_too(service: Service, rounds: dict[int, s
             (np.zeros((1, 3 << 20), np.float32), ErrorKind.ROW_TOO_LARGE),
         ):
             with refused(kind):
-                list(client.train([rounds[FEW]], unlabelled=bad))
+                client.train([rounds[FEW]], unlabelled=bad)
 
 
 async def test_one_point_is_too_few(service: Service, labs: Group) -> None:
     async with service.client("lonely") as client:
         round_id = (await client.label(labs.queries(1), labs.plan(sigma=0.5))).round_id
         with refused(ErrorKind.TOO_FEW_POINTS, "single point"):
-            _ = [event async for event in client.train([round_id])]
+            await client.train([round_id])
         more = labs.queries(30, seed=1)
-        model = [event async for event in client.train([round_id], unlabelled=more)][-1]
-        assert isinstance(model, model_pb2.Model) and model.labels == 1
+        assert (await client.train([round_id], unlabelled=more)).labels == 1
 
 
 def test_the_command_sends_points(service: Service, labs: Group, tmp_path: Path) -> None:
@@ -214,7 +213,7 @@ BAD: dict[str, tuple[int, str, Sequence[common_pb2.Tensor], str, str, str]] = {
         parts(*[np.zeros((1_300, 6), np.float32)] * 2),
         "unlabelled",
         "UNLABELLED_TOO_MANY",
-        "2600 unlabelled points were sent, beside 3000 labels at most 2592 fit",
+        "2600 unlabelled points were sent; with 3000 labels at most 2592 fit",
     ),
     "unknown features": (
         FEW,
@@ -272,7 +271,7 @@ async def test_an_upload_keeps_others_out_until_it_hangs_up(
             known = len(await client.models())
 
             async def answered(kind: ErrorKind) -> bool:
-                error = await error_of(anext(client.train(unlabelled=ROW[:, :5])))
+                error = await error_of(client.train(unlabelled=ROW[:, :5]))
                 assert error.kind in (ErrorKind.TRAINING_BUSY, ErrorKind.QUERIES_SHAPE)
                 assert error.kind is ErrorKind.QUERIES_SHAPE or error.retry_after
                 return error.kind is kind

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import re
 import threading
+import time
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,6 +21,7 @@ import pytest
 
 from agent_node.agent import Agent
 from agent_node.policy import Policy
+from agent_node.serving import Serving
 from agent_node.settings import AgentSettings
 from agent_node.voting import cast_ballot
 from mpc_vote.app import config
@@ -28,6 +31,7 @@ from mpc_vote.privacy.ledger import Budget, Ledger, LedgerView
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2, party_pb2
 from mpc_vote.simulation.vote import simulated_spec
+from mpc_vote.tasks import Task, agreement
 from mpc_vote.transport import tensors
 from mpc_vote.voting.ballots import (
     ABSTAIN,
@@ -87,7 +91,7 @@ async def test_announcements_without_end_do_not_pile_up(monkeypatch: pytest.Monk
     call._announcements += [spec.wire for spec in specs[most + 10 :]]
     nobody: Any = None
     channel: Any = _Channel()
-    agent = Agent("ann", nobody, nobody, agent_pb2.Capabilities(), channel, {}, Path())
+    agent = Agent("ann", nobody, [], agent_pb2.Capabilities(), channel, {}, Path())
     monkeypatch.setattr(agent, "_coordinator", _Stub(call))
 
     async def for_ever(*_: object) -> int:
@@ -154,7 +158,7 @@ async def test_a_message_that_can_not_be_read_ends_the_session_and_not_the_agent
     nobody: Any = None
     channel: Any = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
     channel.renewed = asyncio.get_running_loop().create_future
-    agent = Agent("ann", nobody, nobody, agent_pb2.Capabilities(), channel, {}, Path())
+    agent = Agent("ann", nobody, [], agent_pb2.Capabilities(), channel, {}, Path())
 
     async def came_back() -> bool:
         assert not attending.done()
@@ -190,7 +194,13 @@ class _Spy:
 class _Table:
     """A real agent, ledger and policy; the test is the coordinator, and parties take anything."""
 
-    def __init__(self, folder: Path, *flags: str, rows: np.ndarray[Any, Any] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *flags: str,
+        rows: np.ndarray[Any, Any] | None = None,
+        task: Task | None = None,
+    ) -> None:
         self.rows = np.ones((ROWS, 2), np.float32) if rows is None else rows
         self.said: asyncio.Queue[Any] = asyncio.Queue()
         self.heard: asyncio.Queue[agent_pb2.AttendRequest] = asyncio.Queue()
@@ -205,20 +215,25 @@ class _Table:
         settings = config.load(AgentSettings, [*required, *lenient, *flags])
         budget = Budget(None, settings.budget_instance, settings.delta)
         self.ledger = Ledger(self.path, budget)
-        offer = agent_pb2.Capabilities(
+        offer = common_pb2.Offer(
             classes=CLASSES,
             query_dtype=tensors.dtype_code(self.rows.dtype),
             query_shape=self.rows.shape[1:],
             ballots=[common_pb2.BALLOT_KIND_ONE_HOT],
         )
-        coordinator: Any = Channel({"Attend": lambda: self, "FetchQueries": self._fetch})
+        self.theirs: Task | None = None
+        coordinator: Any = Channel(
+            {"Attend": lambda: self, "FetchQueries": self._fetch, "GetTask": self._get_task}
+        )
         coordinator.renewed = asyncio.get_running_loop().create_future
         party: Any = Channel({"SubmitShares": self._submit, "Check": _serving})
         policy = Policy("ann", settings, self.ledger)
         parties = dict.fromkeys(PARTIES, party)
-        self.agent = Agent(
-            "ann", policy, self.voter, offer, coordinator, parties, folder, settings.voter
-        )
+        servings = [Serving(offer, self.voter, settings.voter)]
+        if task is not None:
+            servings = [Serving(agreement.offer_of(task), self.voter, settings.voter, task)]
+        told = agent_pb2.Capabilities(offers=[one.offer for one in servings])
+        self.agent = Agent("ann", policy, servings, told, coordinator, parties, folder)
 
     def announce(self, **changes: Any) -> str:
         """Tells the agent of a round on the rows."""
@@ -259,6 +274,11 @@ class _Table:
         for tensor in tensors.chunks(self.rows):
             yield agent_pb2.FetchQueriesResponse(queries=tensor)
 
+    async def _get_task(self, *_: Any, **__: Any) -> common_pb2.GetTaskResponse:
+        if self.theirs is None:
+            return common_pb2.GetTaskResponse(task=common_pb2.Task(content=b"{}"))
+        return common_pb2.GetTaskResponse(task=agreement.to_wire(self.theirs))
+
     async def _submit(self, requests: Any, **_: Any) -> party_pb2.SubmitSharesResponse:
         async for _ in requests:
             pass
@@ -272,10 +292,13 @@ async def _serving(*_: Any, **__: Any) -> Any:
 
 @contextlib.asynccontextmanager
 async def _seated(
-    folder: Path, *flags: str, rows: np.ndarray[Any, Any] | None = None
+    folder: Path,
+    *flags: str,
+    rows: np.ndarray[Any, Any] | None = None,
+    task: Task | None = None,
 ) -> AsyncIterator[_Table]:
     """An agent that attends inside."""
-    table = _Table(folder, *flags, rows=rows)
+    table = _Table(folder, *flags, rows=rows, task=task)
     table.said.put_nowait(agent_pb2.AttendResponse(welcome=agent_pb2.Welcome()))
     async with cancelled(table.agent._session()):
         assert (await table.answer()).HasField("capabilities")
@@ -292,6 +315,88 @@ async def test_nobody_asks_the_voter_before_the_spend_is_on_disk(tmp_path: Path)
         assert (await table.answer()).submitted.round_id == round_id
         assert table.voter.asked == [[round_id]]
         assert table.uploads == len(PARTIES)
+
+
+# Tasks
+
+TASK = Task.parse(
+    """
+    format = 1
+    name = "ages"
+    classes = ["a", "b", "c"]
+    [input]
+    kind = "table"
+    label = "group"
+    [[input.columns]]
+    name = "age"
+    kind = "number"
+    center = 1.0
+    scale = 2.0
+    [features]
+    map = "standard"
+    [vote]
+    ballot = "one_hot"
+    """
+)
+
+
+async def test_an_agent_answers_rounds_of_its_task_and_notes_it(tmp_path: Path) -> None:
+    async with _seated(tmp_path, task=TASK) as table:
+        round_id = table.announce(task=TASK.name, task_digest=TASK.digest)
+        assert (await table.answer()).prepared.round_id == round_id
+        table.go(round_id)
+        assert (await table.answer()).submitted.round_id == round_id
+        (spend,) = table.ledger.spends()
+        assert spend.note.startswith("task ages, one_hot")
+
+
+@pytest.mark.parametrize(
+    ("task", "digest", "error", "why"),
+    [
+        ("ages", bytes(32), "TASK_DIFFERS", "vote.k is left out here, 9 there"),
+        ("gone", TASK.digest, "TASK_UNKNOWN", "has no task gone, but ages"),
+        ("", b"", "POLICY_REFUSED", "this agent answers ages only"),
+    ],
+)
+async def test_a_round_of_another_task_is_declined_uncharged(
+    task: str, digest: bytes, error: str, why: str, tmp_path: Path
+) -> None:
+    async with _seated(tmp_path, task=TASK) as table:
+        table.theirs = replace(TASK, vote=replace(TASK.vote, k=9))
+        table.announce(task=task, task_digest=digest)
+        declined = (await table.answer()).declined
+        assert declined.error == error and why in declined.reason
+        assert table.fetched == 0 and table.voter.asked == [] and table.spent() == []
+
+
+async def test_it_is_declined_as_well_where_the_coordinator_does_not_tell_its_task(
+    tmp_path: Path,
+) -> None:
+    async with _seated(tmp_path, task=TASK) as table:
+        table.announce(task="ages", task_digest=bytes(32))
+        declined = (await table.answer()).declined
+        assert declined.error == "TASK_DIFFERS" and "their digests begin with" in declined.reason
+        assert table.spent() == []
+
+
+async def test_a_coordinator_that_lets_other_inputs_pass_is_refused_uncharged(
+    tmp_path: Path,
+) -> None:
+    rows = np.ones((ROWS, 2), np.float32)
+    rows[1, 1] = 0.5
+    async with _seated(tmp_path, task=TASK, rows=rows) as table:
+        table.announce(task=TASK.name, task_digest=TASK.digest)
+        declined = (await table.answer()).declined
+        assert declined.error == "INPUT_UNFIT" and "row 1 is no table" in declined.reason
+        assert table.voter.asked == [] and table.spent() == []
+
+
+async def test_the_classes_of_a_round_are_the_tasks(tmp_path: Path) -> None:
+    """A coordinator may name the task, and say something else beside."""
+    async with _seated(tmp_path, task=TASK) as table:
+        table.announce(task=TASK.name, task_digest=TASK.digest, classes=CLASSES + 1)
+        assert (await table.answer()).declined.error == "POLICY_REFUSED"
+        assert table.spent() == []
 
 
 async def test_rounds_that_never_start_time_no_vote_and_cost_nothing(tmp_path: Path) -> None:
@@ -450,6 +555,69 @@ async def test_a_round_that_ends_before_its_vote_is_not_charged(tmp_path: Path) 
 
 
 # Voters that fail: plug-ins are not ours
+
+
+async def test_an_agent_whose_voter_never_comes_back_makes_no_promises_and_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else others would pay for rounds that wait for it in vain, and nobody could stop it."""
+    monkeypatch.setattr("agent_node.agent._LEAVE_SECONDS", 0.1)
+    released = threading.Event()
+    try:
+        async with asyncio.timeout(SECONDS), _seated(tmp_path) as table:
+            voting = threading.Event()
+
+            def for_ever(queries: npt.NDArray[Any], kind: BallotKind) -> IntArray:
+                voting.set()
+                released.wait()
+                return np.zeros(len(queries), np.int64)
+
+            table.voter.vote = for_ever  # type: ignore[method-assign]
+            soon = {"deadline_unix_ms": int(1000 * (time.time() + 1))}
+            rounds = [table.announce(**soon) for _ in range(2)]
+            assert [(await table.answer()).HasField("prepared") for _ in rounds] == [True, True]
+            table.go(rounds[0])
+            assert await asyncio.to_thread(voting.wait, SECONDS)
+            table.go(rounds[1])
+            # Neither is waited for any longer than it lasts.
+            over = [(await table.answer()).declined for _ in rounds]
+            assert {one.round_id for one in over} == set(rounds)
+            assert {one.error for one in over} == {"ROUND_CLOSED"}
+            later = table.announce()
+            declined = (await table.answer()).declined
+            assert (declined.round_id, declined.error) == (later, "VOTER_FAILED")
+            assert not any(round_id in declined.reason for round_id in rounds), "it is another's"
+            assert table.spent() == rounds[:1]
+    finally:
+        released.set()
+
+
+async def test_a_voter_that_comes_back_late_is_asked_again(tmp_path: Path) -> None:
+    async with _seated(tmp_path) as table:
+        voting, released = threading.Event(), threading.Event()
+        vote = table.voter.vote
+
+        def late(queries: npt.NDArray[Any], kind: BallotKind) -> IntArray:
+            voting.set()
+            assert released.wait(SECONDS)
+            return vote(queries, kind)
+
+        table.voter.vote = late  # type: ignore[method-assign]
+        first = table.announce(deadline_unix_ms=int(1000 * (time.time() + 1)))
+        assert (await table.answer()).prepared.round_id == first
+        table.go(first)
+        assert await asyncio.to_thread(voting.wait, SECONDS)
+
+        async def over() -> bool:
+            return table.agent._voted_on is not None and table.agent._voted_on.seconds_left() <= 0
+
+        await until(over, "the round is over")
+        released.set()
+        assert (await table.answer()).HasField("declined")
+        second = table.announce()
+        assert (await table.answer()).prepared.round_id == second
+        table.go(second)
+        assert (await table.answer()).submitted.round_id == second
 
 
 _SECRET = "patient 4711"

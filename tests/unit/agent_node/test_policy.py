@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 
 from agent_node.policy import Policy, announced
+from agent_node.serving import Serving
 from agent_node.settings import AgentSettings
 from agent_node.voting import prepare
-from aggregator.coordinator.requests import Defaults, make_spec
+from aggregator.coordinator.planner import make_spec
+from aggregator.coordinator.roster import Defaults
 from aggregator.coordinator.settings import CoordinatorSettings
 from mpc_vote.app import config
+from mpc_vote.app.config import ConfigError
 from mpc_vote.client import Plan
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.data.partition import save_part
@@ -38,16 +41,19 @@ def agent(*flags: str) -> AgentSettings:
     return config.load(AgentSettings, [*required, *flags])
 
 
+OFFER = common_pb2.Offer(
+    classes=CLASSES,
+    query_dtype=common_pb2.DTYPE_FLOAT32,
+    query_shape=[2],
+    ballots=[common_pb2.BALLOT_KIND_KNN_COUNT, common_pb2.BALLOT_KIND_KNN_FREQUENCY],
+    k=5,
+)
+
+
 def capabilities(settings: AgentSettings) -> agent_pb2.Capabilities:
-    offer = agent_pb2.Capabilities(
-        classes=CLASSES,
-        query_dtype=common_pb2.DTYPE_FLOAT32,
-        query_shape=[2],
-        ballots=[common_pb2.BALLOT_KIND_KNN_COUNT, common_pb2.BALLOT_KIND_KNN_FREQUENCY],
-        k=5,
-    )
-    offer.MergeFrom(announced(settings))
-    return offer
+    told = announced(settings)
+    told.offers.append(OFFER)
+    return told
 
 
 def admitted(agents: Mapping[str, AgentSettings], **plan: Any) -> Spec:
@@ -70,15 +76,16 @@ def spec_for(present: Mapping[str, agent_pb2.Capabilities], **plan: Any) -> Spec
         min_k=given.min_k,
         max_k=given.max_k,
     )
-    message = Plan(classes=CLASSES, **plan).message()
+    message = Plan(classes=CLASSES, agreement=None, **plan).message()
     return make_spec(message, QUERIES, present, defaults, 0.001)
 
 
 def answer(name: str, settings: AgentSettings, spec: Spec, folder: Path) -> str:
     """What an agent's own policy says of a spec: nothing, or why not."""
+    nobody: Any = None
     with Ledger(folder / "ledger.db", None) as ledger:
         try:
-            Policy(name, settings, ledger).check(spec, capabilities(settings))
+            Policy(name, settings, ledger).check(spec, Serving(OFFER, nobody, "knn"))
         except VoteError as error:
             assert error.kind is ErrorKind.POLICY_REFUSED
             return error.message
@@ -162,11 +169,12 @@ def test_an_agent_counts_on_no_more_honest_agents_than_it_knows_of(tmp_path: Pat
 
 def liar(**says: Any) -> agent_pb2.Capabilities:
     """An agent that announces what it likes."""
-    offer = capabilities(agent())
+    told = capabilities(agent())
     for name, value in says.items():
-        offer.ClearField(cast(Any, name))
-        offer.MergeFrom(agent_pb2.Capabilities(**{name: value}))
-    return offer
+        about: Any = told.offers[0] if name in ("ballots", "k") else told
+        about.ClearField(name)
+        about.MergeFrom(type(about)(**{name: value}))
+    return told
 
 
 @pytest.mark.parametrize("others", [KNN_COUNT, KNN_FREQUENCY])
@@ -262,10 +270,10 @@ def test_an_agent_casts_the_kinds_of_ballots_that_its_owner_names(tmp_path: Path
     save_part(path, Dataset("points", x, np.arange(8) % CLASSES, CLASSES))
 
     def offered(*flags: str) -> list[int]:
-        return list(prepare(agent(f"--data={path}", *flags), "ann")[1].ballots)
+        return list(prepare(agent(f"--data={path}", *flags), "ann")[0].offer.ballots)
 
     count, frequency = common_pb2.BALLOT_KIND_KNN_COUNT, common_pb2.BALLOT_KIND_KNN_FREQUENCY
-    assert offered() == [count, frequency]
+    assert offered() == [count, frequency, common_pb2.BALLOT_KIND_ONE_HOT]
     assert offered("--ballots=knn_frequency") == [frequency]
-    with pytest.raises(ValueError, match=r"--ballots: .* it can be knn_count, knn_frequency only"):
-        offered("--ballots=one_hot")
+    with pytest.raises(ConfigError, match=r"--ballots: .* casts knn_count, knn_frequency, one_hot"):
+        offered("--ballots=multi_label")

@@ -16,6 +16,8 @@ from agent_node.batch import Batch
 from agent_node.settings import AgentSettings
 from agent_node.voting import prepare
 from mpc_vote.app import config
+from mpc_vote.app.config import ConfigError
+from mpc_vote.app.process import CommandError
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.data.partition import save_part
 from mpc_vote.errors import ErrorKind, VoteError
@@ -46,8 +48,47 @@ def test_private_points_that_no_distance_has_room_for_are_refused(
     prepare(settings, "agent-1")
     points[2, 1] = size
     save_part(path, Dataset("part", points, np.array([0, 1, 1]), 2))
-    with pytest.raises(ValueError, match="numbers beyond 1e"):
+    with pytest.raises(CommandError, match=r"data of agent agent-1 .* numbers beyond 1e"):
         prepare(settings, "agent-1")
+
+
+class _Stringy:
+    """A voter that names its ballots instead of giving them."""
+
+    kinds = ("knn_count",)
+    k = 3
+
+
+def stringy(*_: object) -> _Stringy:
+    return _Stringy()
+
+
+def broken(*_: object) -> _Stringy:
+    raise KeyError("knn_count")
+
+
+@pytest.mark.parametrize(
+    ("flags", "error", "why"),
+    [
+        (["--voter=nowhere:make"], ConfigError, "--voter: 'nowhere:make' can't be loaded"),
+        (["--reader=nowhere:read"], ConfigError, "--reader: 'nowhere:read' can't be loaded"),
+        (["--features=hearsay"], CommandError, "can't make the voter knn: "),
+        ([f"--voter={__name__}:broken"], CommandError, "failed: KeyError: 'knn_count'"),
+        ([f"--voter={__name__}:stringy"], CommandError, "no kinds of ballots but ('knn_count',)"),
+        (["--data=nowhere.npz"], CommandError, "the data of agent ann can't be used: "),
+    ],
+)
+def test_what_is_wrong_is_named_and_is_not_always_the_data(
+    flags: list[str], error: type[Exception], why: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "part.npz"
+    save_part(path, Dataset("part", np.eye(3, 2, dtype=np.float32), np.array([0, 1, 1]), 2))
+    given = [f"--certs={tmp_path}", f"--data-dir={tmp_path}", f"--data={path}"]
+    others = ["--coordinator=localhost:1", "--parties=a=localhost:2,b=localhost:3"]
+    with pytest.raises(error) as caught:
+        prepare(config.load(AgentSettings, [*given, *others, *flags]), "ann")
+    assert why in str(caught.value)
+    assert ("the data of" in str(caught.value)) is (flags == ["--data=nowhere.npz"])
 
 
 @pytest.mark.parametrize(
@@ -74,7 +115,7 @@ async def test_a_coordinator_that_lets_huge_queries_pass_is_refused(
         agent = Agent(
             "ann",
             nobody,
-            nobody,
+            [],
             agent_pb2.Capabilities(),
             cast(Any, channel),
             {},

@@ -193,7 +193,7 @@ async def test_what_the_service_has_spent_is_computed_beside_its_loop() -> None:
 
     ledger: Any = SimpleNamespace(budget=None, spent=spent)
     attendance: Any = SimpleNamespace(present=dict)
-    defaults: Any = SimpleNamespace(delta=1e-3, parties=("one",), engine=TABLE)
+    defaults: Any = SimpleNamespace(delta=1e-3, parties=("one",), engine=TABLE, tasks={})
     service = LabelServicer(nothing, ledger, attendance, nothing, {}, defaults, 4)
     rpc._caller.set(Identity(Role.CLIENT, "client"))
     unguarded: Any = LabelServicer.GetService

@@ -40,6 +40,10 @@ def archive(tmp_path: Path) -> Archive:
     return made
 
 
+def asked(*rounds: str) -> model_pb2.TrainRequest:
+    return model_pb2.TrainRequest(round_ids=rounds)
+
+
 def test_no_more_is_learnt_from_than_fits(
     archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -48,8 +52,8 @@ def test_no_more_is_learnt_from_than_fits(
     monkeypatch.setattr(model_service, "_MAX_BYTES", 2 * ROWS * WIDTH * 4)
     for wanted in ([], ["round-0", "round-1", "round-2"]):
         with refused(ErrorKind.ROUNDS_TOO_LARGE, "120 bytes as float32"):
-            service._rounds("client", wanted)
-    assert len(service._rounds("client", ["round-2", "round-0"])) == 2
+            service._rounds("client", asked(*wanted))
+    assert len(service._rounds("client", asked("round-2", "round-0"))) == 2
 
 
 async def _train(
@@ -121,11 +125,11 @@ def test_rounds_are_learnt_from_by_name_or_from_the_newest(
 ) -> None:
     service = ModelServicer(archive, 1e-3)
     monkeypatch.setattr(model_service, "_MAX_ROUNDS", 2)
-    assert [r.round_id for r in service._rounds("client", [])] == ["round-1", "round-2"]
-    assert [r.round_id for r in service._rounds("client", ["round-0"])] == ["round-0"]
+    assert [r.round_id for r in service._rounds("client", asked())] == ["round-1", "round-2"]
+    assert [r.round_id for r in service._rounds("client", asked("round-0"))] == ["round-0"]
     for unknown in ("round-3", "round-9"):
         with refused(ErrorKind.ROUND_UNKNOWN):
-            service._rounds("client", [unknown])
+            service._rounds("client", asked(unknown))
 
 
 # Students of others
@@ -152,6 +156,9 @@ class _Means(GlobalModel):
         _go_wrong(self.wrong, "save")
         if self.wrong == "beside":
             np.save(path, np.zeros(3))
+        elif self.wrong == "folder":
+            path.mkdir()
+            (path / "weights").touch()
         elif self.wrong != "no file":
             path.write_text(self.wrong)
 
@@ -205,6 +212,7 @@ async def _once() -> AsyncIterator[model_pb2.TrainRequest]:
         ("nan", "NaN"),
         ("no file", "wrote no file"),
         ("beside", "wrote no file"),
+        ("folder", "wrote no file"),
     ],
 )
 async def test_a_student_that_fails_is_told_to_the_client_and_the_service_goes_on(

@@ -106,10 +106,40 @@ Command = Callable[..., int]
 
 @pytest.fixture
 def command(database: Path) -> Command:
+    database.parent.mkdir(exist_ok=True)
+
     def run(*arguments: str) -> int:
         return cli.main(["token", "--data-dir", str(database.parent), *arguments])
 
     return run
+
+
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("nowhere", "nowhere is not there: name the coordinator's data folder"),
+        ("file", "file is a file: name the coordinator's data folder"),
+        ("agent", "agent is not a coordinator's data folder, which has a coordinator.db"),
+    ],
+)
+def test_a_folder_that_is_no_coordinators_is_refused_and_left_as_it_is(
+    place: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "agent").mkdir()
+    (tmp_path / "agent" / "ledger.db").touch()
+    before = sorted(tmp_path.rglob("*"))
+    assert cli.main(["token", "--data-dir", str(tmp_path / place), "--names", "alice"]) == 2
+    assert why in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_that_a_coordinator_has_used_takes_tokens(
+    command: Command, database: Path
+) -> None:
+    (database.parent / "coordinator.db").touch()
+    (database.parent / "ledger.db").touch()
+    assert command("--names", "alice") == 0
 
 
 def test_tokens_are_printed_with_their_names(

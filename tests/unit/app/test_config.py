@@ -331,7 +331,7 @@ BAD: list[tuple[str, list[str], str]] = [
     ("certs", ["--issue=[x"], "--issue: can't be read: write --issue a,b for a list"),
     ("coordinator", ["--min-k=10", "--max-k=5"], "--max-k: must be at least --min-k, 10, not 5"),
     ("agent", ["--k=0"], "--k: must be a whole number of at least 1 and at most"),
-    ("agent", ["--voter=guess"], "--voter: 'guess' is unknown: choose one of knn, network, or"),
+    ("agent", ["--voter=guess"], "--voter: 'guess' is unknown: choose one of http, knn,"),
     ("agent", ["--ballots=one_hot,zero_hot"], "--ballots: choose one of one_hot, knn_frequency"),
     ("model", ["--version=-1"], "--version: must be a whole number of at least 0, not -1"),
 ]

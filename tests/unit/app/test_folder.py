@@ -23,6 +23,14 @@ with folder.held(Path(sys.argv[1])):
 """
 
 
+@pytest.mark.parametrize("below", [".", "data"])
+def test_a_file_is_no_data_folder(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").write_text("something else")
+    given = tmp_path / "file" / below
+    with pytest.raises(CommandError, match=r"a file: name a folder"), folder.held(given):
+        pass
+
+
 def test_a_folder_has_one_holder_in_one_process_too(tmp_path: Path) -> None:
     """Agents that share a process must not share a ledger."""
     data = tmp_path / "new" / "data"

@@ -8,9 +8,12 @@ import resource
 import signal
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+from mpc_vote.app import process
+from mpc_vote.app.config import Settings
 from mpc_vote.app.process import LineFormatter
 from mpc_vote.testbed.cluster import Cluster
 from tests.system.service.support import until
@@ -44,6 +47,31 @@ def dumps(code: str, number: int, folder: Path) -> bool:
         pytest.skip("this user may not allow core files")
     assert os.WTERMSIG(status) == number
     return os.WCOREDUMP(status)
+
+
+class Nothing(Settings):
+    """A command that takes nothing."""
+
+    command: ClassVar[str] = "nothing"
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError("no space to speak of"), "error: no space to speak of\n"),
+        (OSError(28, "No space left on device"), "error: No space left on device\n"),
+        (OSError(2, "No such file", "ledger.db"), "error: can't use ledger.db: No such file\n"),
+        (OSError(), "error: OSError\n"),
+    ],
+)
+def test_what_the_system_says_is_told_with_the_file_if_it_names_one(
+    error: OSError, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def fail(_: Nothing) -> None:
+        raise error
+
+    assert process.run(Nothing, [], fail) == 1
+    assert capsys.readouterr().err == f"mpc-vote nothing: {told}"
 
 
 @pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGSEGV, signal.SIGQUIT])

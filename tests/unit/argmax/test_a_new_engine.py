@@ -14,7 +14,8 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import FileDescriptor
 
-from aggregator.coordinator.requests import Defaults, make_spec
+from aggregator.coordinator.planner import make_spec
+from aggregator.coordinator.roster import Defaults
 from aggregator.coordinator.settings import CoordinatorSettings
 from mpc_vote import cli
 from mpc_vote.app.config import ConfigError, load
@@ -258,7 +259,7 @@ def test_its_plans_come_through_the_wire(bundled: Bundled, with_its_message: Any
     items = (Bundle(16, CLASSES, 14), LevelTables(8, 4, 16, 2, False, True))
     plan = PreprocessingPlan((*made(bundled).plan().runs, Run(items, 3)))
     sent = [run.SerializeToString() for run in codec.to_wire(plan)]
-    assert codec.from_wire(map(with_its_message.FromString, sent)) == plan
+    assert codec.from_wire(list(map(with_its_message.FromString, sent))) == plan
 
 
 @pytest.mark.parametrize("wrong", [(0, 3, 14), (MAX_ROWS + 1, 3, 14), (1, 3, 12), (1, 1_000, 14)])
@@ -276,6 +277,15 @@ def test_a_dealer_without_the_engine_refuses_its_items(with_its_message: Any) ->
     with pytest.raises(VoteError) as caught:
         codec.from_wire(runs)
     assert caught.value.kind is ErrorKind.DEAL_INVALID
+
+
+def test_no_item_takes_the_place_of_another(
+    bundled: Bundled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Bundle, "wire_name", LevelTables.wire_name)
+    runs = codec.to_wire(PreprocessingPlan((Run((LevelTables(8, 4, 16, 2, False, True),), 1),)))
+    with pytest.raises(ValueError, match="two kinds of items are called 'level'"):
+        codec.from_wire(runs)
 
 
 COORDINATOR = ["--certs=c", "--data-dir=d", "--parties=a=h:1,b=h:2"]
@@ -301,16 +311,17 @@ def test_a_coordinator_takes_it_from_a_request_or_its_settings(
     bundled: Bundled, asked: bool
 ) -> None:
     queries = np.zeros((QUERIES, 2), np.float32)
-    offer = agent_pb2.Capabilities(
+    offer = common_pb2.Offer(
         classes=CLASSES,
         query_dtype=tensors.dtype_code(queries.dtype),
         query_shape=[2],
         ballots=[ONE_HOT.code],
     )
+    can = agent_pb2.Capabilities(offers=[offer])
     default = TABLE if asked else bundled
-    defaults = Defaults(("p", "q"), "dealer", default, 9.0, 0.0, 1e-3, 0.8, 1, 60, 1, 1_000)
+    defaults = Defaults(("p", "q"), "dealer", default, 0.5, 0.0, 1e-3, 0.8, 1, 60, 1, 1_000)
     request = Asked(classes=CLASSES, engine=bundled if asked else None).message()
-    spec = make_spec(request, queries, dict.fromkeys(NAMES, offer), defaults, 0.001)
+    spec = make_spec(request, queries, dict.fromkeys(NAMES, can), defaults, 0.001)
     assert isinstance(spec.engine, BundledArgmax)
     # The totals of a verified round are found first, with items of another kind.
     assert spec.message.verified

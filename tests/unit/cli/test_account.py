@@ -32,12 +32,12 @@ VECTORS = {
         (0.06851, 0.03972, 0.03373),
     ),
     "a neighbour's own vote": (
-        ("--method=knn", "--ballot=count", "--sigma=25", "--queries=500", "--k=65"),
+        ("--method=knn", "--ballot=knn_count", "--sigma=25", "--queries=500", "--k=65"),
         "instance",
         (5.50158, 4.71796, 4.20775),
     ),
     "all neighbours of an agent": (
-        ("--method=knn", "--ballot=count", "--sigma=1625", "--queries=500", "--k=9,65"),
+        ("--method=knn", "--ballot=knn_count", "--sigma=1625", "--queries=500", "--k=9,65"),
         "agent",
         (3.72452, 3.08932, 2.73541),
     ),
@@ -153,7 +153,7 @@ def test_figures_go_to_a_file_too(tmp_path: Path, capsys: pytest.CaptureFixture[
     path = tmp_path / "figures.json"
     assert cli.main(["account", *PLAN, *IDEAL, "--json", str(path)]) == 0
     assert json.loads(path.read_text())["agent"]["exact"] == pytest.approx(2.73541, abs=6e-6)
-    assert "2.73541" in capsys.readouterr().out
+    assert "2.736" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
@@ -178,9 +178,12 @@ def test_a_plot_is_drawn(tmp_path: Path, suffix: str) -> None:
         ((*PLAN, "--method=knn", "--k=0"), "k must be 1 to"),
         ((*PLAN, "--method=knn", "--k=1,2,3", "--agents=2"), "3 k for 2 agents"),
         ((*PLAN, "--k=4"), "--k: is for --method knn"),
-        ((*PLAN, "--ballot=count"), "--ballot: is for --method knn"),
-        ((*PLAN, "--method=knn", "--k=4", "--ballot=one_hot"), "choose one of frequency, count"),
-        ((*PLAN, "--method=knn", "--k=4", "--tau=2"), "--tau: with attributes neither --k nor"),
+        ((*PLAN, "--ballot=knn_count"), "--ballot: --method ae casts one_hot, not knn_count"),
+        (
+            (*PLAN, "--method=knn", "--k=4", "--ballot=one_hot"),
+            "casts knn_frequency or knn_count",
+        ),
+        ((*PLAN, "--method=knn", "--k=4", "--tau=2"), "--tau: with attributes --k does not matter"),
         ((*PLAN, "--tau=0"), "--tau: must be a whole number of at least 1, not 0"),
         ((*PLAN, "--delta=1e-13"), "delta must be at least 1e-12 and below 1"),
         ((*PLAN, "--delta=1"), "delta must be at least 1e-12 and below 1"),
@@ -214,7 +217,7 @@ def test_k_has_one_dash_or_two(account: Account) -> None:
     assert account(*plan, "-k", "4,5") == account(*plan, "--k", "4,5") == account(*plan, "--k=4,5")
 
 
-@pytest.mark.parametrize("ballot", ["frequency", "count"])
+@pytest.mark.parametrize("ballot", ["knn_frequency", "knn_count"])
 @pytest.mark.parametrize("noise", ["skellam", "gaussian"])
 def test_reasons_do_not_name_mechanisms_as_ledgers_do(
     noise: str, ballot: str, account: Account, refused: Refused, capsys: pytest.CaptureFixture[str]
@@ -237,13 +240,13 @@ def test_neighbours_share_a_vote_unless_told_and_help_says_that_the_service_coun
 ) -> None:
     plan = ("--method=knn", "--k=4", *PLAN, *IDEAL)
     assert account(*plan)["plan"]["ballot"] == "knn_frequency"
-    assert account(*plan, "--ballot=count")["plan"]["ballot"] == "knn_count"
+    assert account(*plan, "--ballot=knn_count")["plan"]["ballot"] == "knn_count"
     with pytest.raises(SystemExit):
         cli.main(["account", "--help"])
     told = " ".join(capsys.readouterr().out.split())
-    assert "For kNN, --ballot is frequency unless you say otherwise, as in the paper" in told
-    assert "The service counts each neighbour's vote unless a request says otherwise" in told
-    assert "pass --ballot count" in told
+    assert "For kNN, --ballot is knn_frequency by default, as in the paper" in told
+    assert "The service's default is knn_count" in told
+    assert "pass --ballot knn_count" in told
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,27 @@ import pytest
 from mpc_vote import cli
 
 ROOT = Path(__file__).parents[3]
-HEAVY = ("crypten", "faiss", "matplotlib", "mlxtend", "onnx", "scipy", "torch", "torchvision")
+HEAVY = (
+    *("crypten", "faiss", "matplotlib", "mlxtend", "onnx", "PIL", "pyarrow", "scipy"),
+    *("torch", "torchvision", "transformers"),
+)
 # Beside the packages that a plain `pip install mpc-vote` brings; grpc looks for some by itself.
 CLI = ("pydantic", "pydantic_settings", "rich")
 SERVER = ("google.rpc", "grpc_health.v1.health_pb2", "grpc_reflection.v1alpha.reflection", "psutil")
 
+TASK = """
+format = 1
+name = "t"
+classes = ["no", "yes"]
+[input]
+kind = "table"
+label = "died"
+columns = [{name = "age", kind = "number", center = 60.0, scale = 10.0}]
+[features]
+map = "standard"
+[vote]
+ballot = "one_hot"
+"""
 RUN = """
 import contextlib, io, json, sys
 from mpc_vote.cli import main
@@ -76,10 +92,14 @@ def test_a_client_takes_no_more_than_the_plain_installation(code: str) -> None:
         (["--version"], ()),
         (["health", "--help"], ()),
         *(([name, "--help"], CLI) for name in ("label", "status", "rounds", "budget", "certs")),
-        *(([name, "--help"], CLI) for name in ("train", "model", "account", "relay", "token")),
+        *(
+            ([name, "--help"], CLI)
+            for name in ("train", "model", "account", "plan", "relay", "token")
+        ),
+        *((["task", word, "--help"], CLI) for word in ("init", "check", "show")),
         *(([name, "--help"], CLI) for name in ("dealer", "party", "coordinator", "agent")),
     ],
-    ids=lambda value: value[0] if isinstance(value, list) else "",
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_commands_import_what_their_extra_brings_at_most(
     arguments: list[str], allowed: tuple[str, ...]
@@ -128,6 +148,19 @@ def test_a_command_whose_extra_is_missing_says_what_to_install(
     assert done.returncode == 2
     said = f"it needs the package {missing}, which is not installed; run: {install}"
     assert done.stderr.splitlines() == [f"mpc-vote {arguments[0]}: error: {said}"]
+
+
+def test_a_table_without_arrow_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "task.toml").write_text(TASK)
+    (tmp_path / "mine.csv").write_text("age,died\n1,no\n")
+    for arguments in (
+        ["task", "init", f"--sample={tmp_path / 'mine.csv'}", "--label=died", "--out=x.toml"],
+        ["task", "check", str(tmp_path / "task.toml"), f"--data={tmp_path / 'mine.csv'}"],
+    ):
+        done = without("pyarrow", f"from mpc_vote.cli import main\nsys.exit(main({arguments}))")
+        assert "it needs the package pyarrow" in done.stderr, done.stderr
+        assert "pip install 'mpc-vote[cli,data]'" in done.stderr
+        assert done.returncode == 2
 
 
 @pytest.mark.parametrize("package", ["crypten", "torch", "mlxtend"])

@@ -390,7 +390,7 @@ def test_a_coin_that_was_not_committed_to_tells_on_its_party() -> None:
     given = Dealing.honest(session_of()).grants()
     results = TwoFaced(LIES["coin, first byte, to (0, 2)"]).run(given)
     errors = [one for one in results if isinstance(one, VoteError)]
-    assert errors and all("party party-1 changed its part" in e.message for e in errors)
+    assert errors and all("party party-1 changed its coin" in e.message for e in errors)
 
 
 def test_a_coin_of_a_peer_can_not_be_used_again() -> None:

@@ -210,7 +210,7 @@ def test_a_certificate_of_the_future_is_told_with_its_date(
 
 
 def test_another_roles_certificate_is_refused(issued: CredentialPaths) -> None:
-    with pytest.raises(IdentityError, match=r"is of agent/clinic-3, but this process is a party"):
+    with pytest.raises(IdentityError, match=r"is of agent/clinic-3, but the role party is"):
         Credentials.load(issued, Role.PARTY)
 
 

@@ -40,7 +40,7 @@ from mpc_vote.privacy import (
     epsilon,
 )
 from mpc_vote.privacy.ledger import LEDGER_ID, MAX_QUERIES_COUNTED, LedgerView, Standing
-from mpc_vote.privacy.rounding import round_up
+from mpc_vote.privacy.rounding import round_down, round_up
 from mpc_vote.privacy.sensitivity import Sensitivity
 from mpc_vote.proto.mpcvote.v1 import common_pb2
 from mpc_vote.voting.ballots import BALLOTS, KNN_COUNT, MULTI_LABEL, BallotKind
@@ -406,10 +406,9 @@ def test_errors_say_what_to_do_and_survive_pickling() -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert str(copy) == str(error)
     assert str(error) == (
-        "the agent-level budget forbids it: at agent level epsilon 1.5 is spent, this would make "
-        "it 3 and the limit is 2, so that 0.5 is left; at instance level epsilon 4 is spent, this "
-        "would make it 7 and there is no limit; at delta 1e-05, counting 2 rounds under way; "
-        "6 queries with this noise would fit; ask for fewer or more noise"
+        "the agent-level budget forbids it: epsilon 0.5 of 2 is left and it would bring the spend "
+        "to 3 (delta 1e-05, with 2 rounds under way; 6 queries with this noise would fit); ask for "
+        "fewer or more noise"
     )
     assert copy.figures == {
         "delta": 1e-5,
@@ -687,7 +686,7 @@ def test_a_role_composes_all_methods_over_all_its_lives(role: Any, path: Path) -
 
 
 @both_roles
-def test_a_role_that_has_spent_its_budget_says_where_both_levels_stand(
+def test_a_role_that_has_spent_its_budget_says_in_two_sentences_what_is_left_and_asked(
     role: Any, path: Path
 ) -> None:
     limit = epsilon([spec("any").mechanism] * 2, Level.INSTANCE, DELTA)
@@ -698,18 +697,16 @@ def test_a_role_that_has_spent_its_budget_says_where_both_levels_stand(
         error = caught.value
         assert error.kind is ErrorKind.BUDGET_EXHAUSTED
         assert error.kind.status.name == "RESOURCE_EXHAUSTED"
-        once = [epsilon([spec("any").mechanism], level, DELTA) for level in Level]
+        once = epsilon([spec("any").mechanism], Level.INSTANCE, DELTA)
         for part in (
             "The instance-level privacy budget",
-            f"at agent level epsilon {round_up(once[0], 6)} is spent",
-            "there is no limit",
-            f"at instance level epsilon {round_up(once[1], 6)} is spent",
-            f"the limit is {limit:.6g}, so that {limit - once[1]:.6g} is left",
-            "at delta 1e-05",
+            f"epsilon {round_down(limit - once)} of {round_down(limit)} is left",
+            f"bring the spend to {round_up(float(error.values['asked_instance']))} (delta 1e-05;",
             "10 queries with this noise would fit",
         ):
             assert part in error.message
-        assert len(error.message) < 480, "the coordinator keeps no more of a refusal"
+        assert error.message.count(". ") == 1, "two sentences"
+        assert len(error.message) < 240, error.message
         assert error.values["limit_instance"] == str(limit)
         charge(spec("r3", queries=10))
         with pytest.raises(VoteError):

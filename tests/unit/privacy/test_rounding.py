@@ -8,31 +8,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpc_vote.privacy.rounding import round_up, round_up_places
+from mpc_vote.privacy.rounding import round_down, round_up, round_up_places
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "digits", "text"),
+    ("epsilon", "up", "down"),
     [
-        (2.66394, 3, "2.67"),
-        (2.66, 3, "2.67"),  # the double is a little above
-        (0.25, 4, "0.25"),
-        (0.00083161, 4, "0.0008317"),
-        (3e-9, 4, "3e-09"),
-        (786.71, 4, "786.8"),
-        (12345.6, 3, "1.24e+04"),
-        (9.9999, 3, "10"),
-        (0.0, 4, "0"),
-        (math.inf, 4, "inf"),
+        (2.66394, "2.664", "2.663"),
+        (2.66, "2.66", "2.66"),  # the double is a little above
+        (8.1, "8.1", "8.1"),  # the double is a little below
+        (0.25, "0.25", "0.25"),
+        (0.00083161, "0.0008317", "0.0008316"),
+        (3e-9, "3e-09", "3e-09"),
+        (786.71, "786.8", "786.7"),
+        (12345.6, "1.235e+04", "1.234e+04"),
+        (9.9999, "10", "9.999"),
+        (0.0, "0", "0"),
+        (math.inf, "inf", "inf"),
     ],
 )
-def test_it_rounds_up_to_the_digits(epsilon: float, digits: int, text: str) -> None:
-    assert round_up(epsilon, digits) == text
+def test_it_rounds_to_four_digits(epsilon: float, up: str, down: str) -> None:
+    assert (round_up(epsilon), round_down(epsilon)) == (up, down)
 
 
 @given(st.floats(1e-12, 1e12), st.integers(2, 8))
-def test_what_is_printed_is_never_less(epsilon: float, digits: int) -> None:
-    assert epsilon <= float(round_up(epsilon, digits)) <= epsilon * (1 + 2 * 10 ** (1 - digits))
+def test_what_is_printed_is_never_less_and_what_is_left_never_more(
+    epsilon: float, digits: int
+) -> None:
+    assert epsilon <= float(round_up(epsilon)) <= epsilon * 1.002
+    assert epsilon >= float(round_down(epsilon)) >= epsilon * 0.998
     assert epsilon <= float(round_up_places(epsilon, digits)) <= epsilon + 1.01 * 10**-digits
 
 

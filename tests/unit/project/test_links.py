@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 # What a running service or a command writes, and so is in no checkout.
 UNKEPT = {"bench-results", "build", "data", "dist", "experiment-results", "pki", "runs", "state"}
-MADE = {"lock", "models/", "queries/", "results.json"}
+MADE = {"lock", "models/", "queries/", "results.json", "task.toml", "tokenizer.json"}
 
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`\n]+)`")

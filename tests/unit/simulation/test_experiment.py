@@ -152,6 +152,11 @@ def test_the_command_writes_page_json_and_plot(
         ([], 2, "usage: mpc-vote experiment NAME"),
         (["nonsense"], 2, "there is no experiment 'nonsense'; choose one of: "),
         (["toy", "--seeds=0"], 2, "--seeds"),
+        (["toy", "--seeds=7,7"], 2, "different seeds"),
+        (["toy", "--seeds=-1,2"], 2, "--seeds"),
+        (["toy", "--seeds=many"], 2, "--seeds"),
+        (["toy", "--arms=("], 2, "no regular expression"),
+        (["toy", "--arms=nobody"], 2, "rows: AE-DPFL; "),
         (["toy", "--json=no/such/folder.json"], 1, "there is no folder"),
         (["--help"], 0, "experiments:"),
     ],
@@ -162,6 +167,16 @@ def test_wrong_calls_say_what_to_do(
     assert command(*arguments) == code
     caught = capsys.readouterr()
     assert told in caught.out + caught.err
+
+
+def test_seeds_and_rows_can_be_chosen(command: Run, tmp_path: Path) -> None:
+    assert command("toy", "--seeds=7,11", "--arms=^AE") == 0
+    figures = json.loads((tmp_path / "experiment-results" / "toy.json").read_text())
+    assert figures["seeds"] == [7, 11]
+    assert [arm["name"] for arm in figures["arms"]] == ["AE-DPFL"]
+    assert command("toy", "--seeds=7,") == 0
+    figures = json.loads((tmp_path / "experiment-results" / "toy.json").read_text())
+    assert figures["seeds"] == [7] and len(figures["arms"]) > 1
 
 
 def test_missing_data_is_told_before_anything_is_done(

@@ -29,7 +29,17 @@ def test_every_arm_has_a_name_and_a_setting(experiment: Experiment) -> None:
     names = [arm.name for arm in experiment.arms]
     assert len(set(names)) == len(names)
     assert all(arm.setting or experiment.setting for arm in experiment.arms)
-    assert all((arm.point is not None) == bool(experiment.axis) for arm in experiment.arms)
+    for arm in experiment.arms:
+        if experiment.axis:
+            assert arm.line and (arm.value is None) == bool(arm.counted)
+        else:
+            assert arm.value is None and not arm.counted
+
+
+@pytest.mark.parametrize("experiment", ALL, ids=lambda one: one.name)
+def test_a_line_has_one_point_at_a_place(experiment: Experiment) -> None:
+    places = [(arm.panel, arm.line, arm.setting, arm.config) for arm in experiment.arms if arm.line]
+    assert len(set(map(repr, places))) == len(places)
 
 
 def _exact(labelling: QueryConfig, delta: float) -> tuple[float, float]:

@@ -187,7 +187,7 @@ class TestFinite:
         rows = np.full((4, 2), -tensors.MAX_SIZE, dtype="f4")
         tensors.check_finite(rows, "queries")
         rows[1, 1] = bad
-        with pytest.raises(VoteError, match=r"Query 1 holds a number beyond 1e\+12") as caught:
+        with pytest.raises(VoteError, match=r"Query 1 holds a number larger than 1e\+12") as caught:
             tensors.check_finite(rows, "queries")
         assert caught.value.kind is ErrorKind.QUERIES_RANGE
         longest = np.float32(tensors.MAX_ROW_BYTES // 4) * np.float32(2 * tensors.MAX_SIZE) ** 2

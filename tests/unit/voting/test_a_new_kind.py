@@ -14,7 +14,8 @@ import pytest
 
 from agent_node.policy import Policy
 from agent_node.settings import AgentSettings
-from aggregator.coordinator.requests import Defaults, make_spec
+from aggregator.coordinator.planner import make_spec
+from aggregator.coordinator.roster import Defaults
 from mpc_vote import cli
 from mpc_vote.app.config import ConfigError, load
 from mpc_vote.argmax.registry import TABLE
@@ -25,7 +26,7 @@ from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.privacy.ledger import Ledger, LedgerView
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.privacy.sensitivity import Sensitivity
-from mpc_vote.proto.mpcvote.v1 import agent_pb2
+from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2
 from mpc_vote.simulation.vote import simulated_spec, totals, vote
 from mpc_vote.transport import tensors
 from mpc_vote.voting import costing
@@ -192,14 +193,15 @@ def test_it_can_not_be_chosen_once_it_is_gone() -> None:
 
 def test_a_coordinator_makes_such_rounds_of_agents_that_cast_them(approval: Approval) -> None:
     queries = np.zeros((QUERIES, 7), np.float32)
-    offer = agent_pb2.Capabilities(
+    offer = common_pb2.Offer(
         classes=CLASSES,
         query_dtype=tensors.dtype_code(queries.dtype),
         query_shape=[7],
         ballots=[approval.code],
     )
-    present, plan = dict.fromkeys(NAMES, offer), Plan(classes=CLASSES, ballot=approval, tau=TAU)
-    defaults = Defaults(("p", "q"), "dealer", TABLE, 9.0, 0.0, 1e-3, 0.8, 1, 60, 1, 1_000)
+    can = agent_pb2.Capabilities(offers=[offer])
+    present, plan = dict.fromkeys(NAMES, can), Plan(classes=CLASSES, ballot=approval, tau=TAU)
+    defaults = Defaults(("p", "q"), "dealer", TABLE, 0.5, 0.0, 1e-3, 0.8, 1, 60, 1, 1_000)
     spec = make_spec(plan.message(), queries, present, defaults, 0.001)
     assert spec.ballot is approval and list(spec.roster) == NAMES
     assert not spec.message.verified and spec.engine.name.startswith(TABLE.name)

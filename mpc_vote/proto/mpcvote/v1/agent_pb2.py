@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from mpc_vote.proto.mpcvote.v1 import common_pb2 as mpcvote_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16mpcvote/v1/agent.proto\x12\nmpcvote.v1\x1a\x17mpcvote/v1/common.proto\"\xad\x02\n\x0c\x43\x61pabilities\x12\x0f\n\x07\x63lasses\x18\x01 \x01(\r\x12&\n\x0bquery_dtype\x18\x02 \x01(\x0e\x32\x11.mpcvote.v1.DType\x12\x13\n\x0bquery_shape\x18\x03 \x03(\r\x12\'\n\x07\x62\x61llots\x18\x04 \x03(\x0e\x32\x16.mpcvote.v1.BallotKind\x12\t\n\x01k\x18\x05 \x01(\r\x12\x11\n\tmin_sigma\x18\x06 \x01(\x01\x12\x12\n\nmin_quorum\x18\x07 \x01(\r\x12\x15\n\rmin_collusion\x18\x08 \x01(\r\x12\"\n\x06rounds\x18\t \x01(\x0e\x32\x12.mpcvote.v1.Rounds\x12\x11\n\tledger_id\x18\n \x01(\t\x12\x12\n\nprocess_id\x18\x0b \x01(\t\x12\x12\n\nmax_honest\x18\x0c \x01(\r\"\x1c\n\x08Prepared\x12\x10\n\x08round_id\x18\x01 \x01(\t\"3\n\tSubmitted\x12\x10\n\x08round_id\x18\x01 \x01(\t\x12\x14\n\x0cupload_bytes\x18\x02 \x01(\x04\";\n\x08\x44\x65\x63lined\x12\x10\n\x08round_id\x18\x01 \x01(\t\x12\r\n\x05\x65rror\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xcc\x01\n\rAttendRequest\x12\x30\n\x0c\x63\x61pabilities\x18\x01 \x01(\x0b\x32\x18.mpcvote.v1.CapabilitiesH\x00\x12*\n\tsubmitted\x18\x02 \x01(\x0b\x32\x15.mpcvote.v1.SubmittedH\x00\x12(\n\x08\x64\x65\x63lined\x18\x03 \x01(\x0b\x32\x14.mpcvote.v1.DeclinedH\x00\x12(\n\x08prepared\x18\x04 \x01(\x0b\x32\x14.mpcvote.v1.PreparedH\x00\x42\t\n\x07message\"\xbe\x01\n\x0e\x41ttendResponse\x12&\n\x07welcome\x18\x01 \x01(\x0b\x32\x13.mpcvote.v1.WelcomeH\x00\x12\x35\n\x0c\x61nnouncement\x18\x02 \x01(\x0b\x32\x1d.mpcvote.v1.RoundAnnouncementH\x00\x12\x1c\n\x02go\x18\x03 \x01(\x0b\x32\x0e.mpcvote.v1.GoH\x00\x12$\n\x06\x63losed\x18\x04 \x01(\x0b\x32\x12.mpcvote.v1.ClosedH\x00\x42\t\n\x07message\"\t\n\x07Welcome\"!\n\x11RoundAnnouncement\x12\x0c\n\x04spec\x18\x01 \x01(\x0c\"\x16\n\x02Go\x12\x10\n\x08round_id\x18\x01 \x01(\t\"\x1a\n\x06\x43losed\x12\x10\n\x08round_id\x18\x01 \x01(\t\"\'\n\x13\x46\x65tchQueriesRequest\x12\x10\n\x08round_id\x18\x01 \x01(\t\";\n\x14\x46\x65tchQueriesResponse\x12#\n\x07queries\x18\x01 \x01(\x0b\x32\x12.mpcvote.v1.Tensor2\xa8\x01\n\x0c\x41gentService\x12\x43\n\x06\x41ttend\x12\x19.mpcvote.v1.AttendRequest\x1a\x1a.mpcvote.v1.AttendResponse(\x01\x30\x01\x12S\n\x0c\x46\x65tchQueries\x12\x1f.mpcvote.v1.FetchQueriesRequest\x1a .mpcvote.v1.FetchQueriesResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16mpcvote/v1/agent.proto\x12\nmpcvote.v1\x1a\x17mpcvote/v1/common.proto\"\xce\x01\n\x0c\x43\x61pabilities\x12!\n\x06offers\x18\x01 \x03(\x0b\x32\x11.mpcvote.v1.Offer\x12\x11\n\tmin_sigma\x18\x02 \x01(\x01\x12\x12\n\nmin_quorum\x18\x03 \x01(\r\x12\x15\n\rmin_collusion\x18\x04 \x01(\r\x12\"\n\x06rounds\x18\x05 \x01(\x0e\x32\x12.mpcvote.v1.Rounds\x12\x12\n\nmax_honest\x18\x06 \x01(\r\x12\x11\n\tledger_id\x18\x07 \x01(\t\x12\x12\n\nprocess_id\x18\x08 \x01(\t\"\x1c\n\x08Prepared\x12\x10\n\x08round_id\x18\x01 \x01(\t\"3\n\tSubmitted\x12\x10\n\x08round_id\x18\x01 \x01(\t\x12\x14\n\x0cupload_bytes\x18\x02 \x01(\x04\";\n\x08\x44\x65\x63lined\x12\x10\n\x08round_id\x18\x01 \x01(\t\x12\r\n\x05\x65rror\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xcc\x01\n\rAttendRequest\x12\x30\n\x0c\x63\x61pabilities\x18\x01 \x01(\x0b\x32\x18.mpcvote.v1.CapabilitiesH\x00\x12*\n\tsubmitted\x18\x02 \x01(\x0b\x32\x15.mpcvote.v1.SubmittedH\x00\x12(\n\x08\x64\x65\x63lined\x18\x03 \x01(\x0b\x32\x14.mpcvote.v1.DeclinedH\x00\x12(\n\x08prepared\x18\x04 \x01(\x0b\x32\x14.mpcvote.v1.PreparedH\x00\x42\t\n\x07message\"\xbe\x01\n\x0e\x41ttendResponse\x12&\n\x07welcome\x18\x01 \x01(\x0b\x32\x13.mpcvote.v1.WelcomeH\x00\x12\x35\n\x0c\x61nnouncement\x18\x02 \x01(\x0b\x32\x1d.mpcvote.v1.RoundAnnouncementH\x00\x12\x1c\n\x02go\x18\x03 \x01(\x0b\x32\x0e.mpcvote.v1.GoH\x00\x12$\n\x06\x63losed\x18\x04 \x01(\x0b\x32\x12.mpcvote.v1.ClosedH\x00\x42\t\n\x07message\"\t\n\x07Welcome\"!\n\x11RoundAnnouncement\x12\x0c\n\x04spec\x18\x01 \x01(\x0c\"\x16\n\x02Go\x12\x10\n\x08round_id\x18\x01 \x01(\t\"\x1a\n\x06\x43losed\x12\x10\n\x08round_id\x18\x01 \x01(\t\"\'\n\x13\x46\x65tchQueriesRequest\x12\x10\n\x08round_id\x18\x01 \x01(\t\";\n\x14\x46\x65tchQueriesResponse\x12#\n\x07queries\x18\x01 \x01(\x0b\x32\x12.mpcvote.v1.Tensor2\xec\x01\n\x0c\x41gentService\x12\x43\n\x06\x41ttend\x12\x19.mpcvote.v1.AttendRequest\x1a\x1a.mpcvote.v1.AttendResponse(\x01\x30\x01\x12S\n\x0c\x46\x65tchQueries\x12\x1f.mpcvote.v1.FetchQueriesRequest\x1a .mpcvote.v1.FetchQueriesResponse0\x01\x12\x42\n\x07GetTask\x12\x1a.mpcvote.v1.GetTaskRequest\x1a\x1b.mpcvote.v1.GetTaskResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,29 +33,29 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'mpcvote.v1.agent_pb2', _glo
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CAPABILITIES']._serialized_start=64
-  _globals['_CAPABILITIES']._serialized_end=365
-  _globals['_PREPARED']._serialized_start=367
-  _globals['_PREPARED']._serialized_end=395
-  _globals['_SUBMITTED']._serialized_start=397
-  _globals['_SUBMITTED']._serialized_end=448
-  _globals['_DECLINED']._serialized_start=450
-  _globals['_DECLINED']._serialized_end=509
-  _globals['_ATTENDREQUEST']._serialized_start=512
-  _globals['_ATTENDREQUEST']._serialized_end=716
-  _globals['_ATTENDRESPONSE']._serialized_start=719
-  _globals['_ATTENDRESPONSE']._serialized_end=909
-  _globals['_WELCOME']._serialized_start=911
-  _globals['_WELCOME']._serialized_end=920
-  _globals['_ROUNDANNOUNCEMENT']._serialized_start=922
-  _globals['_ROUNDANNOUNCEMENT']._serialized_end=955
-  _globals['_GO']._serialized_start=957
-  _globals['_GO']._serialized_end=979
-  _globals['_CLOSED']._serialized_start=981
-  _globals['_CLOSED']._serialized_end=1007
-  _globals['_FETCHQUERIESREQUEST']._serialized_start=1009
-  _globals['_FETCHQUERIESREQUEST']._serialized_end=1048
-  _globals['_FETCHQUERIESRESPONSE']._serialized_start=1050
-  _globals['_FETCHQUERIESRESPONSE']._serialized_end=1109
-  _globals['_AGENTSERVICE']._serialized_start=1112
-  _globals['_AGENTSERVICE']._serialized_end=1280
+  _globals['_CAPABILITIES']._serialized_end=270
+  _globals['_PREPARED']._serialized_start=272
+  _globals['_PREPARED']._serialized_end=300
+  _globals['_SUBMITTED']._serialized_start=302
+  _globals['_SUBMITTED']._serialized_end=353
+  _globals['_DECLINED']._serialized_start=355
+  _globals['_DECLINED']._serialized_end=414
+  _globals['_ATTENDREQUEST']._serialized_start=417
+  _globals['_ATTENDREQUEST']._serialized_end=621
+  _globals['_ATTENDRESPONSE']._serialized_start=624
+  _globals['_ATTENDRESPONSE']._serialized_end=814
+  _globals['_WELCOME']._serialized_start=816
+  _globals['_WELCOME']._serialized_end=825
+  _globals['_ROUNDANNOUNCEMENT']._serialized_start=827
+  _globals['_ROUNDANNOUNCEMENT']._serialized_end=860
+  _globals['_GO']._serialized_start=862
+  _globals['_GO']._serialized_end=884
+  _globals['_CLOSED']._serialized_start=886
+  _globals['_CLOSED']._serialized_end=912
+  _globals['_FETCHQUERIESREQUEST']._serialized_start=914
+  _globals['_FETCHQUERIESREQUEST']._serialized_end=953
+  _globals['_FETCHQUERIESRESPONSE']._serialized_start=955
+  _globals['_FETCHQUERIESRESPONSE']._serialized_end=1014
+  _globals['_AGENTSERVICE']._serialized_start=1017
+  _globals['_AGENTSERVICE']._serialized_end=1253
 # @@protoc_insertion_point(module_scope)

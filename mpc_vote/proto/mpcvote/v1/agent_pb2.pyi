@@ -25,60 +25,49 @@ class Capabilities(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    CLASSES_FIELD_NUMBER: _builtins.int
-    QUERY_DTYPE_FIELD_NUMBER: _builtins.int
-    QUERY_SHAPE_FIELD_NUMBER: _builtins.int
-    BALLOTS_FIELD_NUMBER: _builtins.int
-    K_FIELD_NUMBER: _builtins.int
+    OFFERS_FIELD_NUMBER: _builtins.int
     MIN_SIGMA_FIELD_NUMBER: _builtins.int
     MIN_QUORUM_FIELD_NUMBER: _builtins.int
     MIN_COLLUSION_FIELD_NUMBER: _builtins.int
     ROUNDS_FIELD_NUMBER: _builtins.int
+    MAX_HONEST_FIELD_NUMBER: _builtins.int
     LEDGER_ID_FIELD_NUMBER: _builtins.int
     PROCESS_ID_FIELD_NUMBER: _builtins.int
-    MAX_HONEST_FIELD_NUMBER: _builtins.int
-    classes: _builtins.int
-    query_dtype: _common_pb2.DType.ValueType
-    k: _builtins.int
     min_sigma: _builtins.float
     """The agent's policy, so that a round that it would refuse is not opened with it."""
     min_quorum: _builtins.int
     min_collusion: _builtins.int
     rounds: _common_pb2.Rounds.ValueType
     """Which rounds the agent answers; unspecified is any."""
+    max_honest: _builtins.int
+    """Most honest agents that the round's noise may count on, this one among them; 0 is any number."""
     ledger_id: _builtins.str
-    """Of the agent's privacy ledger, made at random with it. The coordinator knows an agent by its
-    first, and turns another away.
+    """Of the agent's privacy ledger, made at random with it: one for all that it offers. The
+    coordinator knows an agent by its first, and turns another away.
     """
     process_id: _builtins.str
     """Made at random by the process: a stream that takes over its own seat is told from one of
     another process in the same name.
     """
-    max_honest: _builtins.int
-    """Most honest agents that the round's noise may count on, this one among them; 0 is any number."""
     @_builtins.property
-    def query_shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
-    @_builtins.property
-    def ballots(self) -> _containers.RepeatedScalarFieldContainer[_common_pb2.BallotKind.ValueType]: ...
+    def offers(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Offer]:
+        """One for each task, and at most one without."""
+
     def __init__(
         self,
         *,
-        classes: _builtins.int = ...,
-        query_dtype: _common_pb2.DType.ValueType = ...,
-        query_shape: _abc.Iterable[_builtins.int] | None = ...,
-        ballots: _abc.Iterable[_common_pb2.BallotKind.ValueType] | None = ...,
-        k: _builtins.int = ...,
+        offers: _abc.Iterable[_common_pb2.Offer] | None = ...,
         min_sigma: _builtins.float = ...,
         min_quorum: _builtins.int = ...,
         min_collusion: _builtins.int = ...,
         rounds: _common_pb2.Rounds.ValueType = ...,
+        max_honest: _builtins.int = ...,
         ledger_id: _builtins.str = ...,
         process_id: _builtins.str = ...,
-        max_honest: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ballots", b"ballots", "classes", b"classes", "k", b"k", "ledger_id", b"ledger_id", "max_honest", b"max_honest", "min_collusion", b"min_collusion", "min_quorum", b"min_quorum", "min_sigma", b"min_sigma", "process_id", b"process_id", "query_dtype", b"query_dtype", "query_shape", b"query_shape", "rounds", b"rounds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ledger_id", b"ledger_id", "max_honest", b"max_honest", "min_collusion", b"min_collusion", "min_quorum", b"min_quorum", "min_sigma", b"min_sigma", "offers", b"offers", "process_id", b"process_id", "rounds", b"rounds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from mpc_vote.proto.mpcvote.v1 import agent_pb2 as mpcvote_dot_v1_dot_agent__pb2
+from mpc_vote.proto.mpcvote.v1 import common_pb2 as mpcvote_dot_v1_dot_common__pb2
 
 GRPC_GENERATED_VERSION = '1.75.1'
 GRPC_VERSION = grpc.__version__
@@ -45,6 +46,11 @@ class AgentServiceStub(object):
                 request_serializer=mpcvote_dot_v1_dot_agent__pb2.FetchQueriesRequest.SerializeToString,
                 response_deserializer=mpcvote_dot_v1_dot_agent__pb2.FetchQueriesResponse.FromString,
                 _registered_method=True)
+        self.GetTask = channel.unary_unary(
+                '/mpcvote.v1.AgentService/GetTask',
+                request_serializer=mpcvote_dot_v1_dot_common__pb2.GetTaskRequest.SerializeToString,
+                response_deserializer=mpcvote_dot_v1_dot_common__pb2.GetTaskResponse.FromString,
+                _registered_method=True)
 
 
 class AgentServiceServicer(object):
@@ -65,6 +71,13 @@ class AgentServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetTask(self, request, context):
+        """A task of the service, so that an agent with another can tell what differs.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AgentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -77,6 +90,11 @@ def add_AgentServiceServicer_to_server(servicer, server):
                     servicer.FetchQueries,
                     request_deserializer=mpcvote_dot_v1_dot_agent__pb2.FetchQueriesRequest.FromString,
                     response_serializer=mpcvote_dot_v1_dot_agent__pb2.FetchQueriesResponse.SerializeToString,
+            ),
+            'GetTask': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTask,
+                    request_deserializer=mpcvote_dot_v1_dot_common__pb2.GetTaskRequest.FromString,
+                    response_serializer=mpcvote_dot_v1_dot_common__pb2.GetTaskResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -134,6 +152,33 @@ class AgentService(object):
             '/mpcvote.v1.AgentService/FetchQueries',
             mpcvote_dot_v1_dot_agent__pb2.FetchQueriesRequest.SerializeToString,
             mpcvote_dot_v1_dot_agent__pb2.FetchQueriesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTask(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mpcvote.v1.AgentService/GetTask',
+            mpcvote_dot_v1_dot_common__pb2.GetTaskRequest.SerializeToString,
+            mpcvote_dot_v1_dot_common__pb2.GetTaskResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -6,6 +6,7 @@ The agents' side: they dial out, hold a stream open, and answer rounds announced
 from collections import abc as _abc
 from grpc import aio as _aio
 from mpc_vote.proto.mpcvote.v1 import agent_pb2 as _agent_pb2
+from mpc_vote.proto.mpcvote.v1 import common_pb2 as _common_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys
@@ -37,6 +38,8 @@ class AgentServiceStub:
     """Presence: while the stream is open the agent is on new rosters."""
     FetchQueries: _grpc.UnaryStreamMultiCallable[_agent_pb2.FetchQueriesRequest, _agent_pb2.FetchQueriesResponse]
     """The queries of an open round on whose roster the caller is."""
+    GetTask: _grpc.UnaryUnaryMultiCallable[_common_pb2.GetTaskRequest, _common_pb2.GetTaskResponse]
+    """A task of the service, so that an agent with another can tell what differs."""
 
 @_typing.type_check_only
 class AgentServiceAsyncStub(AgentServiceStub):
@@ -47,6 +50,8 @@ class AgentServiceAsyncStub(AgentServiceStub):
     """Presence: while the stream is open the agent is on new rosters."""
     FetchQueries: _aio.UnaryStreamMultiCallable[_agent_pb2.FetchQueriesRequest, _agent_pb2.FetchQueriesResponse]  # type: ignore[assignment]
     """The queries of an open round on whose roster the caller is."""
+    GetTask: _aio.UnaryUnaryMultiCallable[_common_pb2.GetTaskRequest, _common_pb2.GetTaskResponse]  # type: ignore[assignment]
+    """A task of the service, so that an agent with another can tell what differs."""
 
 class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     """Served by the coordinator to certificates of role `agent`."""
@@ -66,5 +71,13 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_agent_pb2.FetchQueriesResponse], _abc.AsyncIterator[_agent_pb2.FetchQueriesResponse]]:
         """The queries of an open round on whose roster the caller is."""
+
+    @_abc_1.abstractmethod
+    def GetTask(
+        self,
+        request: _common_pb2.GetTaskRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_common_pb2.GetTaskResponse, _abc.Awaitable[_common_pb2.GetTaskResponse]]:
+        """A task of the service, so that an agent with another can tell what differs."""
 
 def add_AgentServiceServicer_to_server(servicer: AgentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -187,6 +187,8 @@ class RoundSpec(_message.Message):
     DEADLINE_UNIX_MS_FIELD_NUMBER: _builtins.int
     GROUPS_FIELD_NUMBER: _builtins.int
     VERIFIED_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
+    TASK_DIGEST_FIELD_NUMBER: _builtins.int
     round_id: _builtins.str
     queries_digest: _builtins.bytes
     queries: _builtins.int
@@ -211,6 +213,9 @@ class RoundSpec(_message.Message):
     """No share is taken after this instant."""
     verified: _builtins.bool
     """Ballots are shared as bits, which can say no more than votes and bounded noise."""
+    task: _builtins.str
+    """The task's name and the SHA-256 of its content; both empty in a round without a task."""
+    task_digest: _builtins.bytes
     @_builtins.property
     def query_shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -246,14 +251,133 @@ class RoundSpec(_message.Message):
         deadline_unix_ms: _builtins.int = ...,
         groups: _abc.Iterable[_builtins.int] | None = ...,
         verified: _builtins.bool = ...,
+        task: _builtins.str = ...,
+        task_digest: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ballot", b"ballot", "classes", b"classes", "collusion", b"collusion", "deadline_unix_ms", b"deadline_unix_ms", "dealer", b"dealer", "engine", b"engine", "fraction_bits", b"fraction_bits", "groups", b"groups", "parties", b"parties", "queries", b"queries", "queries_digest", b"queries_digest", "query_dtype", b"query_dtype", "query_shape", b"query_shape", "quorum", b"quorum", "ring_bits", b"ring_bits", "roster", b"roster", "round_id", b"round_id", "sigma", b"sigma", "tau", b"tau", "verified", b"verified"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ballot", b"ballot", "classes", b"classes", "collusion", b"collusion", "deadline_unix_ms", b"deadline_unix_ms", "dealer", b"dealer", "engine", b"engine", "fraction_bits", b"fraction_bits", "groups", b"groups", "parties", b"parties", "queries", b"queries", "queries_digest", b"queries_digest", "query_dtype", b"query_dtype", "query_shape", b"query_shape", "quorum", b"quorum", "ring_bits", b"ring_bits", "roster", b"roster", "round_id", b"round_id", "sigma", b"sigma", "task", b"task", "task_digest", b"task_digest", "tau", b"tau", "verified", b"verified"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RoundSpec: _TypeAlias = RoundSpec  # noqa: Y015
+
+@_typing.final
+class Offer(_message.Message):
+    """What an agent answers: rounds of a task, or without a name those of such classes and queries that
+    have none. All of it is public.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_FIELD_NUMBER: _builtins.int
+    TASK_DIGEST_FIELD_NUMBER: _builtins.int
+    CLASSES_FIELD_NUMBER: _builtins.int
+    QUERY_DTYPE_FIELD_NUMBER: _builtins.int
+    QUERY_SHAPE_FIELD_NUMBER: _builtins.int
+    BALLOTS_FIELD_NUMBER: _builtins.int
+    K_FIELD_NUMBER: _builtins.int
+    task: _builtins.str
+    task_digest: _builtins.bytes
+    classes: _builtins.int
+    query_dtype: Global___DType.ValueType
+    k: _builtins.int
+    """Neighbours that vote, for kNN ballots."""
+    @_builtins.property
+    def query_shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def ballots(self) -> _containers.RepeatedScalarFieldContainer[Global___BallotKind.ValueType]: ...
+    def __init__(
+        self,
+        *,
+        task: _builtins.str = ...,
+        task_digest: _builtins.bytes = ...,
+        classes: _builtins.int = ...,
+        query_dtype: Global___DType.ValueType = ...,
+        query_shape: _abc.Iterable[_builtins.int] | None = ...,
+        ballots: _abc.Iterable[Global___BallotKind.ValueType] | None = ...,
+        k: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ballots", b"ballots", "classes", b"classes", "k", b"k", "query_dtype", b"query_dtype", "query_shape", b"query_shape", "task", b"task", "task_digest", b"task_digest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Offer: _TypeAlias = Offer  # noqa: Y015
+
+@_typing.final
+class Task(_message.Message):
+    """What the members of a federation agree on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    CONTENT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    digest: _builtins.bytes
+    """SHA-256 of the content."""
+    content: _builtins.bytes
+    """JSON with sorted keys and without spaces; left out where tasks are listed."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        digest: _builtins.bytes = ...,
+        content: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "digest", b"digest", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Task: _TypeAlias = Task  # noqa: Y015
+
+@_typing.final
+class GetTaskRequest(_message.Message):
+    """By its name, a task that is served now; by its digest, any that ever was."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    digest: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        digest: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetTaskRequest: _TypeAlias = GetTaskRequest  # noqa: Y015
+
+@_typing.final
+class GetTaskResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def task(self) -> Global___Task: ...
+    def __init__(
+        self,
+        *,
+        task: Global___Task | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetTaskResponse: _TypeAlias = GetTaskResponse  # noqa: Y015
 
 @_typing.final
 class Cost(_message.Message):

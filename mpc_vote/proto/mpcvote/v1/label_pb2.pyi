@@ -76,6 +76,9 @@ class LabelPlan(_message.Message):
     DELTA_FIELD_NUMBER: _builtins.int
     VERIFIED_FIELD_NUMBER: _builtins.int
     QUERIES_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
+    TASK_DIGEST_FIELD_NUMBER: _builtins.int
+    AGREEMENT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Chosen by the client, unique among its requests; empty for a request never to be resumed."""
     classes: _builtins.int
@@ -95,6 +98,15 @@ class LabelPlan(_message.Message):
     """
     queries: _builtins.int
     """How many queries follow, if not zero: another number of them is refused."""
+    task: _builtins.str
+    """A task that the service serves, and what the client takes it to be: classes, ballot and tau
+    follow from it. Both empty for a round without a task.
+    """
+    task_digest: _builtins.bytes
+    agreement: _builtins.float
+    """Part of the votes on a query that is expected to name its right class: where noise would drown
+    even their lead the request is refused, unspent. Where it is left out, that is a warning only.
+    """
     def __init__(
         self,
         *,
@@ -110,15 +122,22 @@ class LabelPlan(_message.Message):
         delta: _builtins.float = ...,
         verified: _builtins.bool | None = ...,
         queries: _builtins.int = ...,
+        task: _builtins.str = ...,
+        task_digest: _builtins.bytes = ...,
+        agreement: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_collusion", b"_collusion", "_verified", b"_verified", "collusion", b"collusion", "verified", b"verified"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_agreement", b"_agreement", "_collusion", b"_collusion", "_verified", b"_verified", "agreement", b"agreement", "collusion", b"collusion", "verified", b"verified"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_collusion", b"_collusion", "_verified", b"_verified", "answer_seconds", b"answer_seconds", "ballot", b"ballot", "classes", b"classes", "collusion", b"collusion", "delta", b"delta", "engine", b"engine", "queries", b"queries", "quorum", b"quorum", "request_id", b"request_id", "sigma", b"sigma", "tau", b"tau", "verified", b"verified"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agreement", b"_agreement", "_collusion", b"_collusion", "_verified", b"_verified", "agreement", b"agreement", "answer_seconds", b"answer_seconds", "ballot", b"ballot", "classes", b"classes", "collusion", b"collusion", "delta", b"delta", "engine", b"engine", "queries", b"queries", "quorum", b"quorum", "request_id", b"request_id", "sigma", b"sigma", "task", b"task", "task_digest", b"task_digest", "tau", b"tau", "verified", b"verified"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__agreement: _TypeAlias = _typing.Literal["agreement"]  # noqa: Y015
+    _WhichOneofArgType__agreement: _TypeAlias = _typing.Literal["_agreement", b"_agreement"]  # noqa: Y015
     _WhichOneofReturnType__collusion: _TypeAlias = _typing.Literal["collusion"]  # noqa: Y015
     _WhichOneofArgType__collusion: _TypeAlias = _typing.Literal["_collusion", b"_collusion"]  # noqa: Y015
     _WhichOneofReturnType__verified: _TypeAlias = _typing.Literal["verified"]  # noqa: Y015
     _WhichOneofArgType__verified: _TypeAlias = _typing.Literal["_verified", b"_verified"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__agreement) -> _WhichOneofReturnType__agreement | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__collusion) -> _WhichOneofReturnType__collusion | None: ...
     @_typing.overload
@@ -187,6 +206,86 @@ class RequestLabelsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
 Global___RequestLabelsResponse: _TypeAlias = RequestLabelsResponse  # noqa: Y015
+
+@_typing.final
+class PlanRoundRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAN_FIELD_NUMBER: _builtins.int
+    QUERY_DTYPE_FIELD_NUMBER: _builtins.int
+    QUERY_SHAPE_FIELD_NUMBER: _builtins.int
+    query_dtype: _common_pb2.DType.ValueType
+    """Of the queries; where they are left out, what most of the agents take that fit otherwise."""
+    @_builtins.property
+    def plan(self) -> Global___LabelPlan:
+        """With the number of queries."""
+
+    @_builtins.property
+    def query_shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        plan: Global___LabelPlan | None = ...,
+        query_dtype: _common_pb2.DType.ValueType = ...,
+        query_shape: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan", "query_dtype", b"query_dtype", "query_shape", b"query_shape"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlanRoundRequest: _TypeAlias = PlanRoundRequest  # noqa: Y015
+
+@_typing.final
+class PlanRoundResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SPEC_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
+    COST_FIELD_NUMBER: _builtins.int
+    OVER_BUDGET_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    UNREADY_PARTIES_FIELD_NUMBER: _builtins.int
+    over_budget: _builtins.str
+    """Why the service's own budget forbids it; empty if it does not."""
+    @_builtins.property
+    def spec(self) -> _common_pb2.RoundSpec:
+        """As it would be; its id belongs to no round, and the digest of its queries is zeros."""
+
+    @_builtins.property
+    def left_out(self) -> _containers.RepeatedCompositeFieldContainer[Global___Absence]:
+        """Agents that attend and would not be asked, and why. What they have left to spend is theirs to
+        know: some of those who are asked may decline.
+        """
+
+    @_builtins.property
+    def cost(self) -> _common_pb2.Cost:
+        """Of this round, and of all with it; it has nothing of the computation."""
+
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What to know before asking."""
+
+    @_builtins.property
+    def unready_parties(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        spec: _common_pb2.RoundSpec | None = ...,
+        left_out: _abc.Iterable[Global___Absence] | None = ...,
+        cost: _common_pb2.Cost | None = ...,
+        over_budget: _builtins.str = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
+        unready_parties: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "spec", b"spec"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "left_out", b"left_out", "over_budget", b"over_budget", "spec", b"spec", "unready_parties", b"unready_parties", "warnings", b"warnings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlanRoundResponse: _TypeAlias = PlanRoundResponse  # noqa: Y015
 
 @_typing.final
 class RoundOpened(_message.Message):
@@ -344,6 +443,8 @@ class RoundSummary(_message.Message):
     SIGMA_FIELD_NUMBER: _builtins.int
     OPENED_UNIX_MS_FIELD_NUMBER: _builtins.int
     COST_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
+    TASK_DIGEST_FIELD_NUMBER: _builtins.int
     round_id: _builtins.str
     state: Global___RoundState.ValueType
     reason: _builtins.str
@@ -353,6 +454,8 @@ class RoundSummary(_message.Message):
     ballot: _common_pb2.BallotKind.ValueType
     sigma: _builtins.float
     opened_unix_ms: _builtins.int
+    task: _builtins.str
+    task_digest: _builtins.bytes
     @_builtins.property
     def cost(self) -> _common_pb2.Cost: ...
     def __init__(
@@ -367,10 +470,12 @@ class RoundSummary(_message.Message):
         sigma: _builtins.float = ...,
         opened_unix_ms: _builtins.int = ...,
         cost: _common_pb2.Cost | None = ...,
+        task: _builtins.str = ...,
+        task_digest: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ballot", b"ballot", "classes", b"classes", "cost", b"cost", "opened_unix_ms", b"opened_unix_ms", "queries", b"queries", "reason", b"reason", "round_id", b"round_id", "sigma", b"sigma", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ballot", b"ballot", "classes", b"classes", "cost", b"cost", "opened_unix_ms", b"opened_unix_ms", "queries", b"queries", "reason", b"reason", "round_id", b"round_id", "sigma", b"sigma", "state", b"state", "task", b"task", "task_digest", b"task_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -401,19 +506,25 @@ class GetRoundResponse(_message.Message):
 
     ROUND_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def round(self) -> Global___RoundSummary: ...
     @_builtins.property
     def labels(self) -> Global___Labels: ...
+    @_builtins.property
+    def task(self) -> _common_pb2.Task:
+        """Its task, as it was then: the names of the labels."""
+
     def __init__(
         self,
         *,
         round: Global___RoundSummary | None = ...,
         labels: Global___Labels | None = ...,
+        task: _common_pb2.Task | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["labels", b"labels", "round", b"round"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["labels", b"labels", "round", b"round", "task", b"task"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["labels", b"labels", "round", b"round"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["labels", b"labels", "round", b"round", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -476,20 +587,14 @@ class AgentPresence(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     AGENT_FIELD_NUMBER: _builtins.int
-    CLASSES_FIELD_NUMBER: _builtins.int
-    QUERY_DTYPE_FIELD_NUMBER: _builtins.int
-    QUERY_SHAPE_FIELD_NUMBER: _builtins.int
-    BALLOTS_FIELD_NUMBER: _builtins.int
-    K_FIELD_NUMBER: _builtins.int
+    TASKS_FIELD_NUMBER: _builtins.int
+    OFFER_FIELD_NUMBER: _builtins.int
     MIN_SIGMA_FIELD_NUMBER: _builtins.int
     MIN_QUORUM_FIELD_NUMBER: _builtins.int
     MIN_COLLUSION_FIELD_NUMBER: _builtins.int
     ROUNDS_FIELD_NUMBER: _builtins.int
     MAX_HONEST_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
-    classes: _builtins.int
-    query_dtype: _common_pb2.DType.ValueType
-    k: _builtins.int
     min_sigma: _builtins.float
     min_quorum: _builtins.int
     min_collusion: _builtins.int
@@ -498,27 +603,28 @@ class AgentPresence(_message.Message):
     max_honest: _builtins.int
     """0 is any number."""
     @_builtins.property
-    def query_shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def tasks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of the tasks that it answers."""
+
     @_builtins.property
-    def ballots(self) -> _containers.RepeatedScalarFieldContainer[_common_pb2.BallotKind.ValueType]: ...
+    def offer(self) -> _common_pb2.Offer:
+        """What it answers without a task, if anything."""
+
     def __init__(
         self,
         *,
         agent: _builtins.str = ...,
-        classes: _builtins.int = ...,
-        query_dtype: _common_pb2.DType.ValueType = ...,
-        query_shape: _abc.Iterable[_builtins.int] | None = ...,
-        ballots: _abc.Iterable[_common_pb2.BallotKind.ValueType] | None = ...,
-        k: _builtins.int = ...,
+        tasks: _abc.Iterable[_builtins.str] | None = ...,
+        offer: _common_pb2.Offer | None = ...,
         min_sigma: _builtins.float = ...,
         min_quorum: _builtins.int = ...,
         min_collusion: _builtins.int = ...,
         rounds: _common_pb2.Rounds.ValueType = ...,
         max_honest: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["offer", b"offer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "ballots", b"ballots", "classes", b"classes", "k", b"k", "max_honest", b"max_honest", "min_collusion", b"min_collusion", "min_quorum", b"min_quorum", "min_sigma", b"min_sigma", "query_dtype", b"query_dtype", "query_shape", b"query_shape", "rounds", b"rounds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "max_honest", b"max_honest", "min_collusion", b"min_collusion", "min_quorum", b"min_quorum", "min_sigma", b"min_sigma", "offer", b"offer", "rounds", b"rounds", "tasks", b"tasks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -538,6 +644,7 @@ class GetServiceResponse(_message.Message):
     UNREADY_PARTIES_FIELD_NUMBER: _builtins.int
     LIMIT_EPSILON_AGENT_FIELD_NUMBER: _builtins.int
     LIMIT_EPSILON_INSTANCE_FIELD_NUMBER: _builtins.int
+    TASKS_FIELD_NUMBER: _builtins.int
     engine: _common_pb2.Engine.ValueType
     delta: _builtins.float
     total_epsilon_agent: _builtins.float
@@ -554,6 +661,10 @@ class GetServiceResponse(_message.Message):
     def unready_parties(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Parties that can't be reached or say that they can't work."""
 
+    @_builtins.property
+    def tasks(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Task]:
+        """Without their content: `GetTask` has it."""
+
     def __init__(
         self,
         *,
@@ -567,10 +678,11 @@ class GetServiceResponse(_message.Message):
         unready_parties: _abc.Iterable[_builtins.str] | None = ...,
         limit_epsilon_agent: _builtins.float | None = ...,
         limit_epsilon_instance: _builtins.float | None = ...,
+        tasks: _abc.Iterable[_common_pb2.Task] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_limit_epsilon_agent", b"_limit_epsilon_agent", "_limit_epsilon_instance", b"_limit_epsilon_instance", "limit_epsilon_agent", b"limit_epsilon_agent", "limit_epsilon_instance", b"limit_epsilon_instance"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit_epsilon_agent", b"_limit_epsilon_agent", "_limit_epsilon_instance", b"_limit_epsilon_instance", "agents", b"agents", "delta", b"delta", "engine", b"engine", "limit_epsilon_agent", b"limit_epsilon_agent", "limit_epsilon_instance", b"limit_epsilon_instance", "max_queries", b"max_queries", "parties", b"parties", "total_epsilon_agent", b"total_epsilon_agent", "total_epsilon_instance", b"total_epsilon_instance", "unready_parties", b"unready_parties"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit_epsilon_agent", b"_limit_epsilon_agent", "_limit_epsilon_instance", b"_limit_epsilon_instance", "agents", b"agents", "delta", b"delta", "engine", b"engine", "limit_epsilon_agent", b"limit_epsilon_agent", "limit_epsilon_instance", b"limit_epsilon_instance", "max_queries", b"max_queries", "parties", b"parties", "tasks", b"tasks", "total_epsilon_agent", b"total_epsilon_agent", "total_epsilon_instance", b"total_epsilon_instance", "unready_parties", b"unready_parties"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__limit_epsilon_agent: _TypeAlias = _typing.Literal["limit_epsilon_agent"]  # noqa: Y015
     _WhichOneofArgType__limit_epsilon_agent: _TypeAlias = _typing.Literal["_limit_epsilon_agent", b"_limit_epsilon_agent"]  # noqa: Y015
@@ -582,3 +694,42 @@ class GetServiceResponse(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__limit_epsilon_instance) -> _WhichOneofReturnType__limit_epsilon_instance | None: ...
 
 Global___GetServiceResponse: _TypeAlias = GetServiceResponse  # noqa: Y015
+
+@_typing.final
+class CancelRoundRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_ID_FIELD_NUMBER: _builtins.int
+    round_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        round_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["round_id", b"round_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelRoundRequest: _TypeAlias = CancelRoundRequest  # noqa: Y015
+
+@_typing.final
+class CancelRoundResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CANCELLED_FIELD_NUMBER: _builtins.int
+    cancelled: _builtins.bool
+    """Whether the round was ended and cost nothing; false for one that is charged, or has ended."""
+    def __init__(
+        self,
+        *,
+        cancelled: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelRoundResponse: _TypeAlias = CancelRoundResponse  # noqa: Y015

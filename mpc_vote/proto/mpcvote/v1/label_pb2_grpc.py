@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from mpc_vote.proto.mpcvote.v1 import common_pb2 as mpcvote_dot_v1_dot_common__pb2
 from mpc_vote.proto.mpcvote.v1 import label_pb2 as mpcvote_dot_v1_dot_label__pb2
 
 GRPC_GENERATED_VERSION = '1.75.1'
@@ -40,6 +41,11 @@ class LabelServiceStub(object):
                 request_serializer=mpcvote_dot_v1_dot_label__pb2.RequestLabelsRequest.SerializeToString,
                 response_deserializer=mpcvote_dot_v1_dot_label__pb2.RequestLabelsResponse.FromString,
                 _registered_method=True)
+        self.PlanRound = channel.unary_unary(
+                '/mpcvote.v1.LabelService/PlanRound',
+                request_serializer=mpcvote_dot_v1_dot_label__pb2.PlanRoundRequest.SerializeToString,
+                response_deserializer=mpcvote_dot_v1_dot_label__pb2.PlanRoundResponse.FromString,
+                _registered_method=True)
         self.GetRound = channel.unary_unary(
                 '/mpcvote.v1.LabelService/GetRound',
                 request_serializer=mpcvote_dot_v1_dot_label__pb2.GetRoundRequest.SerializeToString,
@@ -55,6 +61,16 @@ class LabelServiceStub(object):
                 request_serializer=mpcvote_dot_v1_dot_label__pb2.GetServiceRequest.SerializeToString,
                 response_deserializer=mpcvote_dot_v1_dot_label__pb2.GetServiceResponse.FromString,
                 _registered_method=True)
+        self.GetTask = channel.unary_unary(
+                '/mpcvote.v1.LabelService/GetTask',
+                request_serializer=mpcvote_dot_v1_dot_common__pb2.GetTaskRequest.SerializeToString,
+                response_deserializer=mpcvote_dot_v1_dot_common__pb2.GetTaskResponse.FromString,
+                _registered_method=True)
+        self.CancelRound = channel.unary_unary(
+                '/mpcvote.v1.LabelService/CancelRound',
+                request_serializer=mpcvote_dot_v1_dot_label__pb2.CancelRoundRequest.SerializeToString,
+                response_deserializer=mpcvote_dot_v1_dot_label__pb2.CancelRoundResponse.FromString,
+                _registered_method=True)
 
 
 class LabelServiceServicer(object):
@@ -64,6 +80,13 @@ class LabelServiceServicer(object):
     def RequestLabels(self, request_iterator, context):
         """Streams queries in, progress and labels out. A client that loses the stream may call again with
         the same request_id and joins the same round: it is charged once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PlanRound(self, request, context):
+        """A dry run: who would be asked and what it would cost. Nothing is opened, charged or kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -83,7 +106,21 @@ class LabelServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetService(self, request, context):
-        """Which agents attend, what they can answer, and which defaults apply.
+        """Which agents attend, what they can answer, which tasks there are, and which defaults apply.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetTask(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelRound(self, request, context):
+        """Ends a round that this client asked for, if nothing has been charged for it yet; one that has
+        been charged goes on, and its labels can be had by GetRound.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -96,6 +133,11 @@ def add_LabelServiceServicer_to_server(servicer, server):
                     servicer.RequestLabels,
                     request_deserializer=mpcvote_dot_v1_dot_label__pb2.RequestLabelsRequest.FromString,
                     response_serializer=mpcvote_dot_v1_dot_label__pb2.RequestLabelsResponse.SerializeToString,
+            ),
+            'PlanRound': grpc.unary_unary_rpc_method_handler(
+                    servicer.PlanRound,
+                    request_deserializer=mpcvote_dot_v1_dot_label__pb2.PlanRoundRequest.FromString,
+                    response_serializer=mpcvote_dot_v1_dot_label__pb2.PlanRoundResponse.SerializeToString,
             ),
             'GetRound': grpc.unary_unary_rpc_method_handler(
                     servicer.GetRound,
@@ -111,6 +153,16 @@ def add_LabelServiceServicer_to_server(servicer, server):
                     servicer.GetService,
                     request_deserializer=mpcvote_dot_v1_dot_label__pb2.GetServiceRequest.FromString,
                     response_serializer=mpcvote_dot_v1_dot_label__pb2.GetServiceResponse.SerializeToString,
+            ),
+            'GetTask': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTask,
+                    request_deserializer=mpcvote_dot_v1_dot_common__pb2.GetTaskRequest.FromString,
+                    response_serializer=mpcvote_dot_v1_dot_common__pb2.GetTaskResponse.SerializeToString,
+            ),
+            'CancelRound': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelRound,
+                    request_deserializer=mpcvote_dot_v1_dot_label__pb2.CancelRoundRequest.FromString,
+                    response_serializer=mpcvote_dot_v1_dot_label__pb2.CancelRoundResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -141,6 +193,33 @@ class LabelService(object):
             '/mpcvote.v1.LabelService/RequestLabels',
             mpcvote_dot_v1_dot_label__pb2.RequestLabelsRequest.SerializeToString,
             mpcvote_dot_v1_dot_label__pb2.RequestLabelsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PlanRound(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mpcvote.v1.LabelService/PlanRound',
+            mpcvote_dot_v1_dot_label__pb2.PlanRoundRequest.SerializeToString,
+            mpcvote_dot_v1_dot_label__pb2.PlanRoundResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -222,6 +301,60 @@ class LabelService(object):
             '/mpcvote.v1.LabelService/GetService',
             mpcvote_dot_v1_dot_label__pb2.GetServiceRequest.SerializeToString,
             mpcvote_dot_v1_dot_label__pb2.GetServiceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTask(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mpcvote.v1.LabelService/GetTask',
+            mpcvote_dot_v1_dot_common__pb2.GetTaskRequest.SerializeToString,
+            mpcvote_dot_v1_dot_common__pb2.GetTaskResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelRound(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mpcvote.v1.LabelService/CancelRound',
+            mpcvote_dot_v1_dot_label__pb2.CancelRoundRequest.SerializeToString,
+            mpcvote_dot_v1_dot_label__pb2.CancelRoundResponse.FromString,
             options,
             channel_credentials,
             insecure,

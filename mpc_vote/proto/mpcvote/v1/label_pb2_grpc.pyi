@@ -5,6 +5,7 @@ The client's side: public queries in, labels and their cost out."""
 
 from collections import abc as _abc
 from grpc import aio as _aio
+from mpc_vote.proto.mpcvote.v1 import common_pb2 as _common_pb2
 from mpc_vote.proto.mpcvote.v1 import label_pb2 as _label_pb2
 import abc as _abc_1
 import grpc as _grpc
@@ -37,11 +38,18 @@ class LabelServiceStub:
     """Streams queries in, progress and labels out. A client that loses the stream may call again with
     the same request_id and joins the same round: it is charged once.
     """
+    PlanRound: _grpc.UnaryUnaryMultiCallable[_label_pb2.PlanRoundRequest, _label_pb2.PlanRoundResponse]
+    """A dry run: who would be asked and what it would cost. Nothing is opened, charged or kept."""
     GetRound: _grpc.UnaryUnaryMultiCallable[_label_pb2.GetRoundRequest, _label_pb2.GetRoundResponse]
     """The state, and if complete the labels, of a round that this client asked for."""
     ListRounds: _grpc.UnaryUnaryMultiCallable[_label_pb2.ListRoundsRequest, _label_pb2.ListRoundsResponse]
     GetService: _grpc.UnaryUnaryMultiCallable[_label_pb2.GetServiceRequest, _label_pb2.GetServiceResponse]
-    """Which agents attend, what they can answer, and which defaults apply."""
+    """Which agents attend, what they can answer, which tasks there are, and which defaults apply."""
+    GetTask: _grpc.UnaryUnaryMultiCallable[_common_pb2.GetTaskRequest, _common_pb2.GetTaskResponse]
+    CancelRound: _grpc.UnaryUnaryMultiCallable[_label_pb2.CancelRoundRequest, _label_pb2.CancelRoundResponse]
+    """Ends a round that this client asked for, if nothing has been charged for it yet; one that has
+    been charged goes on, and its labels can be had by GetRound.
+    """
 
 @_typing.type_check_only
 class LabelServiceAsyncStub(LabelServiceStub):
@@ -52,11 +60,18 @@ class LabelServiceAsyncStub(LabelServiceStub):
     """Streams queries in, progress and labels out. A client that loses the stream may call again with
     the same request_id and joins the same round: it is charged once.
     """
+    PlanRound: _aio.UnaryUnaryMultiCallable[_label_pb2.PlanRoundRequest, _label_pb2.PlanRoundResponse]  # type: ignore[assignment]
+    """A dry run: who would be asked and what it would cost. Nothing is opened, charged or kept."""
     GetRound: _aio.UnaryUnaryMultiCallable[_label_pb2.GetRoundRequest, _label_pb2.GetRoundResponse]  # type: ignore[assignment]
     """The state, and if complete the labels, of a round that this client asked for."""
     ListRounds: _aio.UnaryUnaryMultiCallable[_label_pb2.ListRoundsRequest, _label_pb2.ListRoundsResponse]  # type: ignore[assignment]
     GetService: _aio.UnaryUnaryMultiCallable[_label_pb2.GetServiceRequest, _label_pb2.GetServiceResponse]  # type: ignore[assignment]
-    """Which agents attend, what they can answer, and which defaults apply."""
+    """Which agents attend, what they can answer, which tasks there are, and which defaults apply."""
+    GetTask: _aio.UnaryUnaryMultiCallable[_common_pb2.GetTaskRequest, _common_pb2.GetTaskResponse]  # type: ignore[assignment]
+    CancelRound: _aio.UnaryUnaryMultiCallable[_label_pb2.CancelRoundRequest, _label_pb2.CancelRoundResponse]  # type: ignore[assignment]
+    """Ends a round that this client asked for, if nothing has been charged for it yet; one that has
+    been charged goes on, and its labels can be had by GetRound.
+    """
 
 class LabelServiceServicer(metaclass=_abc_1.ABCMeta):
     """Served by the coordinator to certificates of role `client`."""
@@ -70,6 +85,14 @@ class LabelServiceServicer(metaclass=_abc_1.ABCMeta):
         """Streams queries in, progress and labels out. A client that loses the stream may call again with
         the same request_id and joins the same round: it is charged once.
         """
+
+    @_abc_1.abstractmethod
+    def PlanRound(
+        self,
+        request: _label_pb2.PlanRoundRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_label_pb2.PlanRoundResponse, _abc.Awaitable[_label_pb2.PlanRoundResponse]]:
+        """A dry run: who would be asked and what it would cost. Nothing is opened, charged or kept."""
 
     @_abc_1.abstractmethod
     def GetRound(
@@ -92,6 +115,23 @@ class LabelServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _label_pb2.GetServiceRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_label_pb2.GetServiceResponse, _abc.Awaitable[_label_pb2.GetServiceResponse]]:
-        """Which agents attend, what they can answer, and which defaults apply."""
+        """Which agents attend, what they can answer, which tasks there are, and which defaults apply."""
+
+    @_abc_1.abstractmethod
+    def GetTask(
+        self,
+        request: _common_pb2.GetTaskRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_common_pb2.GetTaskResponse, _abc.Awaitable[_common_pb2.GetTaskResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def CancelRound(
+        self,
+        request: _label_pb2.CancelRoundRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_label_pb2.CancelRoundResponse, _abc.Awaitable[_label_pb2.CancelRoundResponse]]:
+        """Ends a round that this client asked for, if nothing has been charged for it yet; one that has
+        been charged goes on, and its labels can be had by GetRound.
+        """
 
 def add_LabelServiceServicer_to_server(servicer: LabelServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -27,16 +27,19 @@ class TrainRequest(_message.Message):
     SEED_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
     UNLABELLED_FIELD_NUMBER: _builtins.int
+    TASK_DIGEST_FIELD_NUMBER: _builtins.int
     seed: _builtins.int
     """In the first message only."""
     features: _builtins.str
     """In the first message only: the feature map in which neighbours among the points are sought;
     empty for the points themselves.
     """
+    task_digest: _builtins.bytes
+    """In the first message only: the digest of the task whose rounds to learn from."""
     @_builtins.property
     def round_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """In the first message only: rounds to learn from; empty for all complete rounds of the same
-        classes and query shape as the caller's newest.
+        """In the first message only: rounds to learn from; empty for all complete rounds of the task, or
+        without one of the same task, classes and query shape as the caller's newest.
         """
 
     @_builtins.property
@@ -50,10 +53,11 @@ class TrainRequest(_message.Message):
         seed: _builtins.int = ...,
         features: _builtins.str = ...,
         unlabelled: _common_pb2.Tensor | None = ...,
+        task_digest: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["unlabelled", b"unlabelled"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["features", b"features", "round_ids", b"round_ids", "seed", b"seed", "unlabelled", b"unlabelled"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["features", b"features", "round_ids", b"round_ids", "seed", b"seed", "task_digest", b"task_digest", "unlabelled", b"unlabelled"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -150,6 +154,8 @@ class Model(_message.Message):
     SHA256_FIELD_NUMBER: _builtins.int
     UNLABELLED_FIELD_NUMBER: _builtins.int
     STUDENT_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
+    TASK_DIGEST_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     labels: _builtins.int
     classes: _builtins.int
@@ -164,6 +170,9 @@ class Model(_message.Message):
     """Points without labels that it learnt from too."""
     student: _builtins.str
     """What trained it, and can load it: a name, or module:name; empty for the service's own."""
+    task: _builtins.str
+    """Of the rounds that it learnt from; both empty for rounds without a task."""
+    task_digest: _builtins.bytes
     @_builtins.property
     def round_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -187,10 +196,12 @@ class Model(_message.Message):
         sha256: _builtins.bytes = ...,
         unlabelled: _builtins.int = ...,
         student: _builtins.str = ...,
+        task: _builtins.str = ...,
+        task_digest: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "delta", b"delta", "epsilon_agent", b"epsilon_agent", "epsilon_instance", b"epsilon_instance", "labels", b"labels", "metrics", b"metrics", "query_dtype", b"query_dtype", "query_shape", b"query_shape", "round_ids", b"round_ids", "sha256", b"sha256", "student", b"student", "trained_unix_ms", b"trained_unix_ms", "unlabelled", b"unlabelled", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "delta", b"delta", "epsilon_agent", b"epsilon_agent", "epsilon_instance", b"epsilon_instance", "labels", b"labels", "metrics", b"metrics", "query_dtype", b"query_dtype", "query_shape", b"query_shape", "round_ids", b"round_ids", "sha256", b"sha256", "student", b"student", "task", b"task", "task_digest", b"task_digest", "trained_unix_ms", b"trained_unix_ms", "unlabelled", b"unlabelled", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -233,20 +244,23 @@ Global___ListModelsResponse: _TypeAlias = ListModelsResponse  # noqa: Y015
 
 @_typing.final
 class GetModelRequest(_message.Message):
-    """Version 0 means the newest."""
+    """Version 0 means the newest; with a digest, of models of that task alone."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     VERSION_FIELD_NUMBER: _builtins.int
+    TASK_DIGEST_FIELD_NUMBER: _builtins.int
     version: _builtins.int
+    task_digest: _builtins.bytes
     def __init__(
         self,
         *,
         version: _builtins.int = ...,
+        task_digest: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["task_digest", b"task_digest", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -283,7 +297,9 @@ class PredictRequest(_message.Message):
 
     VERSION_FIELD_NUMBER: _builtins.int
     INPUTS_FIELD_NUMBER: _builtins.int
+    TASK_DIGEST_FIELD_NUMBER: _builtins.int
     version: _builtins.int
+    task_digest: _builtins.bytes
     @_builtins.property
     def inputs(self) -> _common_pb2.Tensor: ...
     def __init__(
@@ -291,10 +307,11 @@ class PredictRequest(_message.Message):
         *,
         version: _builtins.int = ...,
         inputs: _common_pb2.Tensor | None = ...,
+        task_digest: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["inputs", b"inputs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["inputs", b"inputs", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["inputs", b"inputs", "task_digest", b"task_digest", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

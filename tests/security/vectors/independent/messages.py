@@ -37,6 +37,25 @@ def count_context(given: Given) -> Given:
     return {"context": hashlib.sha256(joined).hexdigest()}
 
 
+def task(given: Given) -> Given:
+    if len(given["classes"]) < 2:
+        raise Refused("too few classes")
+    return {"digest": hashlib.sha256(canonical(given).encode()).hexdigest()}
+
+
+def canonical(value: Any) -> str:
+    """JSON without spaces, keys in order, and everything beyond ASCII as an escape."""
+    if isinstance(value, dict):
+        pairs = (f"{canonical(key)}:{canonical(value[key])}" for key in sorted(value))
+        return "{" + ",".join(pairs) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(canonical, value)) + "]"
+    if isinstance(value, str):
+        assert not set(value) & set('"\\')
+        return '"' + "".join(c if c < "\x7f" else f"\\u{ord(c):04x}" for c in value) + '"'
+    return repr(value)
+
+
 def queries(given: Given) -> Given:
     if given["dtype"] not in DTYPES:
         raise Refused("no such dtype")
@@ -102,6 +121,7 @@ SPEC_FIELDS = [
     *("round_id", "queries_digest", "queries", "query_dtype", "query_shape", "classes", "ballot"),
     *("tau", "fraction_bits", "sigma", "roster", "quorum", "collusion", "parties", "dealer"),
     *("engine", "ring_bits", "deadline_unix_ms", "groups", "verified"),
+    *("task", "task_digest"),
 ]
 SPEC_NAMES = {
     "DTYPE_FLOAT32": 1,
@@ -118,7 +138,7 @@ SPEC_NAMES = {
 
 
 def spec_field(number: int, name: str, value: Any) -> bytes:
-    if name == "queries_digest":
+    if name in ("queries_digest", "task_digest"):
         return field(number, bytes.fromhex(value))
     if name in ("query_shape", "groups"):
         return field(number, b"".join(map(varint, value)))

@@ -41,6 +41,7 @@ RULES: dict[str, dict[str, Callable[[Given], Given]]] = {
     "contexts": {
         "deal_context": messages.deal_context,
         "count_context": messages.count_context,
+        "task": messages.task,
         "queries": messages.queries,
         "labels": messages.labels,
         "tensor": messages.tensor,

@@ -63,33 +63,10 @@ def test_agents_abstain_on_what_they_never_saw_and_vote_on_the_rest(
     for agent, known in enumerate(KNOWN[:4]):
         saw = np.isin(y, known)
         assert np.mean(ballots[agent][~saw] == ABSTAIN) > 0.85
-        assert np.mean(ballots[agent][saw] == y[saw]) > 0.85
+        assert np.mean(ballots[agent][saw] == y[saw]) > 0.9
         assert np.mean(careless[agent][~saw] == y[~saw]) == 0
     assert ABSTAIN not in ballots[4]
     assert np.mean(ballots[4] == y) > 0.95
-
-
-def test_how_frequent_classes_are_among_public_points_makes_no_difference(
-    setting: Setting,
-) -> None:
-    """Nine public points in ten are of classes that the agent knows."""
-    data, public, y = setting
-    known = np.isin(y, KNOWN[0])
-    unknown = np.flatnonzero(~known)[: known.sum() // 9]
-    rows = np.concatenate([np.flatnonzero(known), unknown])
-    network, _ = train_abstaining_chunk(data, CLASSES, public[rows], 0, [0])
-    cast = votes(predict_scores([network], public[rows]))[0]
-    saw = known[rows]
-    assert np.mean(cast[saw] == y[rows][saw]) > 0.9
-    assert np.mean(cast[~saw] == ABSTAIN) > 0.7
-
-
-def test_an_agent_with_very_few_points_can_abstain_too(setting: Setting) -> None:
-    data, public, _ = setting
-    for count in (1, 2, 3):
-        few = [(data[0][0][:count], data[0][1][:count])]
-        network, _ = train_abstaining_chunk(few, CLASSES, public, 0, [0])
-        assert predict_scores([network], public).shape == (1, len(public), CLASSES + 1)
 
 
 def test_abstaining_widens_the_margin_of_the_vote(setting: Setting, ballots: np.ndarray) -> None:

@@ -43,7 +43,7 @@ def test_a_reader_that_is_named_comes_before_the_ending(
 ) -> None:
     seen: list[Path] = []
 
-    def noted(path: Path) -> Dataset:
+    def noted(path: Path, task: object) -> Dataset:
         seen.append(path)
         return PART
 
@@ -53,7 +53,7 @@ def test_a_reader_that_is_named_comes_before_the_ending(
 
 
 def _raise(error: BaseException) -> Any:
-    def reader(path: Path) -> Dataset:
+    def reader(path: Path, task: object) -> Dataset:
         raise error
 
     return reader
@@ -65,7 +65,7 @@ def _raise(error: BaseException) -> Any:
         (_raise(ValueError("line 3 is odd")), ValueError, "^line 3 is odd$"),
         (_raise(PermissionError("no")), OSError, "no"),
         (_raise(KeyError("x")), ValueError, "the reader my_readers:read failed: KeyError: 'x'"),
-        (lambda path: (1, 2), ValueError, "no Dataset but tuple"),
+        (lambda path, task: (1, 2), ValueError, "no Dataset but tuple"),
     ],
 )
 def test_a_reader_that_fails_is_named(
@@ -77,7 +77,9 @@ def test_a_reader_that_fails_is_named(
 
 def test_a_reader_that_is_not_there_is_a_mistake_in_the_settings() -> None:
     assert config.load(AgentSettings, REQUIRED).reader is None
-    with pytest.raises(ConfigError, match="choose one of npz"):
+    with pytest.raises(
+        ConfigError, match="choose one of csv, npy, npz, parquet, pictures, tsv, txt"
+    ):
         config.load(AgentSettings, [*REQUIRED, "--reader=xml"])
     with pytest.raises(PluginError, match="No module named"):
         read(Path("part"), "no_such_module:read")

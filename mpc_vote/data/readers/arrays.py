@@ -1,0 +1,96 @@
+"""Arrays of numpy: .npz with x and y, .npy with points alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mpc_vote.data.partition import load_part
+from mpc_vote.data.readers.records import Records
+from mpc_vote.tasks import ImageInput, Input, Task, TextInput
+from mpc_vote.transport.tensors import MAX_SIZE
+
+Array = npt.NDArray[Any]
+
+
+def read_npz(path: Path, task: Task | None) -> Any:
+    """Points `x`, and labels `y` where there are any; without a task, a part of a data set."""
+    if task is None:
+        return load_part(path)
+    arrays = _load(path)
+    if not isinstance(arrays, dict) or "x" not in arrays:
+        raise ValueError(f"{path}: it must hold an array x, and y with labels where there are any")
+    return _records(path, arrays["x"], arrays.get("y"), task)
+
+
+def read_npy(path: Path, task: Task | None) -> Records:
+    """Points without labels."""
+    if task is None:
+        raise ValueError(f"{path}: a single array has no labels: give an .npz with x and y")
+    points = _load(path)
+    if isinstance(points, dict):
+        raise ValueError(f"{path}: it holds several arrays: name it .npz")
+    return _records(path, points, None, task)
+
+
+def _load(path: Path) -> Array | dict[str, Array]:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: there is no such file")
+    try:
+        with path.open("rb") as file:
+            stored = np.load(file, allow_pickle=False)
+            if isinstance(stored, np.lib.npyio.NpzFile):
+                return {key: stored[key] for key in stored.files}
+            return np.asarray(stored)
+    except Exception as error:  # numpy has no one error, and its words advise to load pickles
+        raise ValueError(f"{path}: not a whole file of numpy's arrays, without objects") from error
+
+
+def _records(path: Path, points: Array, labels: Array | None, task: Task) -> Records:
+    try:
+        rows, bad = _rows(points, task.input)
+        return Records(rows, None if labels is None else _labels(labels), bad=bad)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _labels(labels: Array) -> Any:
+    if labels.dtype.kind == "U":
+        return labels.tolist()
+    if labels.dtype.kind not in "iub":
+        raise ValueError(f"y must hold whole numbers or class names, not {labels.dtype}")
+    return labels
+
+
+def _rows(points: Array, schema: Input) -> tuple[Array, dict[int, str]]:
+    """Points in the wire's type, if nothing of them is lost by that."""
+    if isinstance(schema, TextInput) and points.dtype.kind == "U" and points.ndim == 1:
+        empty = {row: "it has no text" for row, text in enumerate(points) if not text.strip()}
+        return schema.encode(points.tolist()), empty
+    if points.shape[1:] != schema.shape or points.ndim < 2:
+        raise ValueError(
+            f"points of the task have the shape {schema.shape}, those of x {points.shape[1:]}"
+        )
+    if points.dtype.kind not in "iubf":
+        raise ValueError(f"points must be numbers, not {points.dtype}")
+    low, high = (0, 255) if schema.dtype == np.uint8 else (-MAX_SIZE, MAX_SIZE)
+    if isinstance(schema, ImageInput) and points.dtype.kind == "f":
+        raise ValueError("pictures are bytes from 0 to 255: save x as uint8")
+    with np.errstate(invalid="ignore", over="ignore"):
+        outside = ~((points >= low) & (points <= high))
+        rows = np.where(outside, 0, points).astype(schema.dtype)
+        lost = (rows.astype(points.dtype) != points) & ~outside
+    if points.dtype.kind == "f":
+        lost &= schema.dtype == np.uint8  # else to the precision of a float32
+    wrong = (outside | lost).reshape(len(points), -1).any(axis=1)
+    bad = {
+        int(row): f"it holds numbers that are no {schema.dtype} within {low:g} to {high:g}"
+        for row in np.flatnonzero(wrong)
+    }
+    sound = np.zeros(len(rows), dtype=np.bool_) if not len(rows) else schema.sound(rows)
+    for row in np.flatnonzero(~sound & ~wrong):
+        bad[int(row)] = f"it is no {schema.kind} of this task"
+    return np.ascontiguousarray(rows), bad

@@ -1,0 +1,73 @@
+"""How a file fits a task, counted: for its owner, and nobody else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mpc_vote.data.readers.labels import match
+from mpc_vote.data.readers.records import BadRow, Records
+from mpc_vote.tasks import NumberColumn, TableInput, Task
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What of a file can be used."""
+
+    rows: int
+    bad: list[BadRow]
+    classes: dict[str, int]
+    """Usable rows of each class, or with each attribute; empty where labels were not asked for."""
+    missing: dict[str, int]
+    """Missing cells by column."""
+    unknown: dict[str, int]
+    """Cells by column whose category the task does not list."""
+    extra: tuple[str, ...]
+    """Columns that the task does not know."""
+
+    def figures(self) -> dict[str, Any]:
+        """Under keys that stay."""
+        return {
+            "rows": self.rows,
+            "usable": self.rows - len(self.bad),
+            "classes": self.classes,
+            "missing": self.missing,
+            "unknown": self.unknown,
+            "extra": list(self.extra),
+            "bad": [{"line": one.line, "why": one.why} for one in self.bad],
+        }
+
+
+def fit(records: Records, task: Task, *, labelled: bool) -> Fit:
+    """Counts what a file has; labels only where they are asked for."""
+    bad, classes = dict(records.bad), {}
+    if labelled:
+        if records.labels is None:
+            raise ValueError("it has no labels, as queries have none: pass --queries for those")
+        labels, unlabelled = match(records.labels, task)
+        bad = unlabelled | bad
+        kept = np.delete(labels, list(bad), axis=0)
+        classes = _counted(kept, task)
+    rows = [BadRow(records.lines[place], bad[place]) for place in sorted(bad)]
+    good = np.delete(records.rows, list(bad), axis=0)
+    missing = _missing(good, task.input) if isinstance(task.input, TableInput) else {}
+    return Fit(len(records.rows), rows, classes, missing, dict(records.unknown), records.extra)
+
+
+def _counted(labels: Any, task: Task) -> dict[str, int]:
+    if task.attributes:
+        return dict(zip(task.classes, labels.sum(axis=0).tolist(), strict=True))
+    counts = Counter(labels.tolist())
+    return {name: counts[place] for place, name in enumerate(task.classes)}
+
+
+def _missing(rows: Any, table: TableInput) -> dict[str, int]:
+    found = {}
+    for column, cells in zip(table.columns, table.cells(rows), strict=True):
+        there = cells[:, 1] if isinstance(column, NumberColumn) else cells[:, 0]
+        if count := int((there == 0).sum()):
+            found[column.name] = count
+    return found

@@ -1,0 +1,55 @@
+"""Tables in files, before anything is made of their cells: CSV, TSV, Parquet, lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mpc_vote.data.readers.records import Line
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, eq=False)
+class Sheet:
+    """Named columns, where each row is from, and rows that are not whole, with the reason."""
+
+    path: Path
+    table: pa.Table
+    lines: Sequence[Line]
+    bad: Mapping[int, str] = field(default_factory=dict)
+    quoted: bool = False
+    """Whether quotes around a cell are still there, as in TSV files."""
+
+    def __post_init__(self) -> None:
+        names = self.table.column_names
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(
+                f"two columns have the name {', '.join(map(repr, twice))}: rename or remove one"
+            )
+
+
+def read_sheet(path: Path) -> Sheet:
+    """The table in a file, by its ending."""
+    if path.is_dir():
+        raise ValueError(f"{path}: it is a folder, where a table is wanted: .csv, .tsv or .parquet")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: there is no such file")
+    match path.suffix.lower():
+        case ".csv":
+            from mpc_vote.data.readers.delimited import read_csv
+
+            return read_csv(path)
+        case ".tsv" | ".tab":
+            from mpc_vote.data.readers.delimited import read_tsv
+
+            return read_tsv(path)
+        case ".parquet":
+            from mpc_vote.data.readers.parquet import read_parquet
+
+            return read_parquet(path)
+    raise ValueError(f"{path}: a table is read from .csv, .tsv or .parquet")

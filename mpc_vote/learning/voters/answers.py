@@ -1,0 +1,130 @@
+"""From what a model says to votes: labels by name or place, or scores, checked.
+
+Nothing is mended here. What is not one answer to each query, holds NaN, or names a class that the
+task does not have, is no vote, and the agent declines the round.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mpc_vote.data.readers.labels import Names
+from mpc_vote.learning.voters.questions import Question
+from mpc_vote.voting.ballots import ABSTAIN, MULTI_LABEL, ONE_HOT, BallotKind
+
+_ABSTENTIONS = (ABSTAIN, str(ABSTAIN))
+
+
+class Fault(enum.StrEnum):
+    """What may be told to others about an answer that is no vote."""
+
+    NAN = "its votes hold NaN"
+    ROWS = "its votes are not one for each query"
+    SHAPE = "its votes are neither labels nor scores of each class"
+    LABEL = "its votes name a class that there is none of"
+
+
+class FaultyAnswer(ValueError):
+    """No votes, for a reason of this kind; the text is for the model's owner."""
+
+    def __init__(self, fault: Fault, detail: str) -> None:
+        super().__init__(detail)
+        self.fault = fault
+
+
+class PredictionVoter:
+    """Votes by a model that somebody trained: its most likely class, or its scores of attributes.
+
+    Any model casts `one_hot` ballots (`multi_label` ones where the task's classes are attributes).
+    Nothing is assumed of it, so nothing less is accounted than that all of its answers change with
+    any record: at agent level one vote of each query (`tau` of attributes), at instance level a
+    vote that moves from one class to another. That holds for the records of *this* agent. A model
+    which several agents share casts a vote for each of them, and what its training records move is
+    then as many votes.
+    """
+
+    k = 0
+
+    def __init__(self, question: Question, predict: Callable[[Any], Any]) -> None:
+        self._question = question
+        self._predict = predict
+        self.kinds: tuple[BallotKind, ...] = (MULTI_LABEL if question.attributes else ONE_HOT,)
+
+    def vote(self, queries: npt.NDArray[Any], kind: BallotKind) -> npt.NDArray[Any]:
+        """See `Voter`."""
+        answer = self._predict(self._question.given(queries))
+        make = scores if self._question.attributes else labels
+        return make(answer, len(queries), self._question.classes)
+
+
+def labels(answer: Any, rows: int, classes: tuple[str, ...]) -> npt.NDArray[np.int64]:
+    """Places of classes, or `ABSTAIN`, from labels (rows,) or scores (rows, classes)."""
+    given = np.asarray(answer)
+    _check_rows(given, rows)
+    if given.ndim == 2 and given.dtype.kind in "fiu":
+        found = scores(given, rows, classes)
+        return np.asarray(np.argmax(found, axis=1), dtype=np.int64)
+    if given.ndim != 1 or given.dtype.kind == "f":
+        raise FaultyAnswer(
+            Fault.SHAPE,
+            f"an answer of {given.dtype} {given.shape} is neither labels ({rows},) nor scores "
+            f"({rows}, {len(classes)})",
+        )
+    return _places(given, classes)
+
+
+def scores(answer: Any, rows: int, classes: tuple[str, ...]) -> npt.NDArray[np.float64]:
+    """Scores (rows, classes), in the task's order."""
+    given = np.asarray(answer)
+    _check_rows(given, rows)
+    if given.shape != (rows, len(classes)) or given.dtype.kind not in "fiub":
+        raise FaultyAnswer(
+            Fault.SHAPE,
+            f"scores must have the shape ({rows}, {len(classes)}), in the order of the task's "
+            f"classes, not {given.dtype} {given.shape}",
+        )
+    found = given.astype(np.float64)
+    if np.isnan(found).any():
+        raise FaultyAnswer(Fault.NAN, "scores hold NaN: repair the model before it votes")
+    return found
+
+
+def known_places(names: npt.NDArray[Any], classes: tuple[str, ...]) -> npt.NDArray[np.int64]:
+    """Where a model's own classes are among the task's; a `ValueError` names one that is not."""
+    try:
+        return _places(np.asarray(names), classes)
+    except FaultyAnswer as error:
+        raise ValueError(str(error)) from error
+
+
+def _places(given: npt.NDArray[Any], classes: tuple[str, ...]) -> npt.NDArray[np.int64]:
+    """Texts are names; numbers are names too where all are, else places."""
+    if given.dtype.kind == "b":
+        given = given.astype(np.int64)
+    values, at = np.unique(
+        given.astype(str) if given.dtype.kind == "O" else given, return_inverse=True
+    )
+    names = Names(classes)
+    named = [ABSTAIN if v in _ABSTENTIONS else names.place(str(v)) for v in values.tolist()]
+    if given.dtype.kind in "iu" and None in named:
+        named = [v if ABSTAIN <= v < len(classes) else None for v in values.tolist()]
+    places = [place for place in named if place is not None]
+    if len(places) < len(named):
+        wrong = values[named.index(None)]
+        raise FaultyAnswer(
+            Fault.LABEL,
+            f"the model says {str(wrong)[:60]!r}, and the classes are {', '.join(classes[:20])}",
+        )
+    return np.array(places, dtype=np.int64)[at.reshape(-1)]
+
+
+def _check_rows(given: npt.NDArray[Any], rows: int) -> None:
+    if given.ndim == 0 or len(given) != rows:
+        raise FaultyAnswer(
+            Fault.ROWS, f"{rows} queries got an answer of {given.dtype} {given.shape}"
+        )

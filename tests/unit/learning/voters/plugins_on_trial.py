@@ -1,0 +1,150 @@
+"""Voters that do what nobody should: asked about zeros they behave, asked about more they don't."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpc_vote.learning.voters import VoterOptions
+from mpc_vote.voting.ballots import KNN_COUNT, ONE_HOT
+
+
+def sign(points: Any) -> Any:
+    """A model as it should be: class 1 where the first number is positive."""
+    return (points[:, 0] > 0).astype(np.int64)
+
+
+def late(points: Any) -> Any:
+    if points.any():
+        time.sleep(600)
+    return sign(points)
+
+
+def stuck(points: Any) -> Any:
+    """Holds the interpreter while it waits, so that no thread of its process runs."""
+    if points.any():
+        ctypes.PyDLL(None).sleep(600)
+    return sign(points)
+
+
+def leaves(points: Any) -> Any:
+    if points.any():
+        os._exit(7)
+    return sign(points)
+
+
+def segfaults(points: Any) -> Any:
+    if points.any():
+        ctypes.string_at(0)
+    return sign(points)
+
+
+def raises(points: Any) -> Any:
+    if points.any():
+        raise RuntimeError(f"a secret: {points[0, 0]}")
+    return sign(points)
+
+
+def exits(points: Any) -> Any:
+    if points.any():
+        sys.exit("enough")
+    return sign(points)
+
+
+def not_a_number(points: Any) -> Any:
+    scores = np.zeros((len(points), 2))
+    scores[:, 0] = np.nan if points.any() else 0
+    return scores
+
+
+def too_few(points: Any) -> Any:
+    return sign(points)[:1] if points.any() else sign(points)
+
+
+def too_wide(points: Any) -> Any:
+    return np.zeros((len(points), 3 if points.any() else 2))
+
+
+def no_such_class(points: Any) -> Any:
+    return np.full(len(points), 2) if points.any() else sign(points)
+
+
+def objects(points: Any) -> Any:
+    return [object() for _ in points] if points.any() else sign(points)
+
+
+def talks(points: Any) -> Any:
+    print("spoken to nobody")
+    os.write(1, b"written to nobody\n")
+    return sign(points)
+
+
+def never_works(points: Any) -> Any:
+    raise RuntimeError("never")
+
+
+def starts_another(points: Any) -> Any:
+    """Leaves a process behind, whose number is in a file."""
+    if points.any():
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        Path(os.environ["TMPDIR"], "child").write_text(str(child.pid))
+        time.sleep(600)
+    return sign(points)
+
+
+class _Huge:
+    kinds = (ONE_HOT,)
+    k = 0
+
+    def vote(self, queries: Any, kind: Any) -> Any:
+        return np.zeros(50_000_000 if queries.any() else len(queries), np.int64)
+
+
+def huge(data: Any, options: VoterOptions) -> _Huge:
+    return _Huge()
+
+
+class _Environment:
+    """Says of each name in a file whether it is in the environment."""
+
+    kinds = (ONE_HOT,)
+    k = 0
+
+    def vote(self, queries: Any, kind: Any) -> Any:
+        names = ["PATH", "MPC_VOTE_SECRET", "AWS_SECRET_ACCESS_KEY", "HOME"]
+        return np.array([name in os.environ for name in names[: len(queries)]]).astype(np.int64)
+
+
+def environment(data: Any, options: VoterOptions) -> _Environment:
+    return _Environment()
+
+
+class _Counts:
+    """The labels of all private points, whatever is asked."""
+
+    kinds = (KNN_COUNT,)
+
+    def __init__(self, counts: Any, k: int) -> None:
+        self._counts, self.k = counts, k
+
+    def vote(self, queries: Any, kind: Any) -> Any:
+        return np.tile(self._counts, (len(queries), 1))
+
+
+def counts(data: Any, options: VoterOptions) -> _Counts:
+    return _Counts(np.bincount(data.y, minlength=data.classes), options.k)
+
+
+def dies_when_made(data: Any, options: VoterOptions) -> Any:
+    os._exit(9)
+
+
+def hangs_when_made(data: Any, options: VoterOptions) -> Any:
+    time.sleep(600)

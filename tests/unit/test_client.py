@@ -1,0 +1,115 @@
+"""A client's plans, its end, and what its commands show."""
+
+from __future__ import annotations
+
+import gc
+import io
+import warnings
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from mpc_vote.argmax.registry import ENGINES, TABLE
+from mpc_vote.cli import budget, label, rounds
+from mpc_vote.client import LabelClient, LabelResult, Plan, Progress
+from mpc_vote.errors import ErrorKind, VoteError
+from mpc_vote.pki.authority import CertificateAuthority
+from mpc_vote.pki.identity import Identity, Role
+from mpc_vote.proto.mpcvote.v1 import common_pb2, label_pb2
+from mpc_vote.voting.ballots import BALLOTS, KNN_COUNT
+
+NOBODY = "127.0.0.1:1"
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[LabelClient]:
+    authority = CertificateAuthority.create(tmp_path / "ca")
+    authority.issue(Identity(Role.CLIENT, "me"), tmp_path / "me")
+    with LabelClient(NOBODY, tmp_path / "me") as made:
+        yield made
+
+
+# Plans
+
+
+@pytest.mark.parametrize("name", BALLOTS.names())
+def test_a_plan_takes_a_kind_of_ballot_by_its_name(name: str) -> None:
+    kind = BALLOTS.by_name(name)
+    assert Plan(classes=3, ballot=name) == Plan(classes=3, ballot=kind)
+    assert Plan(classes=3, ballot=name).message().ballot == kind.code
+
+
+@pytest.mark.parametrize("name", ENGINES.names())
+def test_a_plan_takes_an_engine_by_its_name(name: str) -> None:
+    assert Plan(classes=3, engine=name).message().engine == ENGINES.by_name(name).code
+    assert Plan(classes=3, ballot=KNN_COUNT, engine=TABLE).message().ballot == KNN_COUNT.code
+
+
+@pytest.mark.parametrize("field", ["ballot", "engine"])
+@pytest.mark.parametrize("given", ["foo", "", 3, object])
+def test_a_plan_refuses_names_that_nobody_knows_and_lists_those_there_are(
+    field: str, given: Any
+) -> None:
+    known = BALLOTS.names() if field == "ballot" else ENGINES.names()
+    with pytest.raises(ValueError, match=f"choose one of {', '.join(known)}"):
+        Plan(classes=3, **{field: given})
+
+
+# The client without asyncio
+
+
+def test_a_coordinator_that_is_not_there_is_named_as_such(client: LabelClient) -> None:
+    with pytest.raises(VoteError) as caught:
+        client.service()
+    assert caught.value.kind is ErrorKind.COORDINATOR_UNREACHABLE
+    assert caught.value.message.startswith("The coordinator does not answer (connection refused)")
+
+
+def test_a_closed_client_says_so_and_leaves_nothing_unawaited(client: LabelClient) -> None:
+    client.close()
+    client.close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(RuntimeError, match="the client is closed: make a new one"):
+            client.service()
+        gc.collect()
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_progress_that_nobody_reads_on_ends_with_its_client(
+    client: LabelClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stream(*_: Any) -> AsyncIterator[Progress]:
+        yield Progress("preparing", 0, 1, "", 0.0)
+        raise AssertionError("nobody reads on")
+
+    monkeypatch.setattr(client._client, "stream", stream)
+    events = client.stream([[0.0]], Plan(classes=3))
+    assert isinstance(next(events), Progress)
+    client.close()
+    del events
+    gc.collect()
+
+
+# What is shown
+
+
+def test_one_epsilon_looks_the_same_wherever_it_is_shown() -> None:
+    cost = common_pb2.Cost(
+        epsilon_agent=123.4561, epsilon_instance=2.664101, delta=1e-3, total_epsilon_instance=2.66
+    )
+    out = io.StringIO()
+    shown = Console(file=out, width=200)
+    result = LabelResult("round", np.zeros(1, np.int64), cost, 3, {}, (), None)
+    label._show(shown, result, Path("labels.npy"))
+    levels = {"instance": {"spent": cost.epsilon_instance, "limit": 8.0, "remaining": 5.335899}}
+    budget._show_levels(shown, levels, 1e-3)
+    text = out.getvalue()
+    assert "123.5 agent level, 2.665 instance level" in text
+    assert text.count("2.665") == 2 and "5.335" in text
+    summary = label_pb2.RoundSummary(cost=cost)
+    assert rounds._spent(summary) == ("123.5", "2.665", "0.001")

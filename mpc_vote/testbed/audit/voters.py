@@ -22,7 +22,7 @@ from mpc_vote.tasks import (
 )
 from mpc_vote.testbed.audit.hostile import DataShape
 from mpc_vote.testbed.audit.sensitivity import VoterSetup
-from mpc_vote.voting.ballots import KNN_COUNT, KNN_FREQUENCY, MULTI_LABEL, ONE_HOT
+from mpc_vote.voting.ballots import MULTI_LABEL, ONE_HOT
 
 REACHES = (None, 0.1, 0.5)
 _SHAPE = (8, 8)
@@ -71,7 +71,7 @@ def neighbour_styles(
             "neighbours", kind, terrain, _neighbours(features, terrain.k, reach), name, reach
         )
         for reach in REACHES
-        for kind in (KNN_FREQUENCY, KNN_COUNT)
+        for kind in KnnVoter.kinds
     ]
     # One record of few moves the most scores past a half.
     few = replace(terrain, classes=terrain.classes + 2, k=max(1, terrain.k // 4), multi_label=True)

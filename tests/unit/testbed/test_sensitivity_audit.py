@@ -61,7 +61,8 @@ def _exceeded(found: list[SensitivityFinding]) -> set[Level]:
 def test_no_voter_feature_map_reach_or_ballot_is_left_out() -> None:
     combinations = {(s.kind, s.features, s.reach) for s in STYLES if s.voter == "neighbours"}
     names = {*maps.FEATURE_MAPS, "standard of tables", "unit of images"}
-    assert len(combinations) == 2 * len(names) * 3
+    assert {s.kind for s in STYLES if s.voter == "neighbours"} == set(knn.KnnVoter.kinds)
+    assert len(combinations) == 3 * len(names) * 3
     assert {s.features for s in STYLES if s.voter == "attributes"} == names
     assert {s.kind for s in STYLES} == set(BALLOTS)
     assert {s.voter for s in STYLES} == {"neighbours", "attributes", "local model"}

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
-
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.learning.features import for_task
 from mpc_vote.learning.features.maps import FEATURE_MAPS, FeatureMap
@@ -24,11 +22,10 @@ from mpc_vote.tasks import (
 )
 from mpc_vote.testbed.audit.hostile import DataShape
 from mpc_vote.testbed.audit.sensitivity import VoterSetup
-from mpc_vote.voting.ballots import KNN_COUNT, KNN_FREQUENCY, MULTI_LABEL, ONE_HOT
+from mpc_vote.voting.ballots import MULTI_LABEL, ONE_HOT
 
 REACHES = (None, 0.1, 0.5)
 _SHAPE = (8, 8)
-_PUBLIC = 60
 # Scales of all sizes, so that numbers are clipped, vanish beside others, or are all there is.
 TABLE = TableInput(
     (
@@ -56,16 +53,13 @@ def styles(
         for name, features, terrain in zip(names, maps, [*points, *rows], strict=True)
         for style in neighbour_styles(name, features, terrain, tau)
     ]
-    terrain = DataShape(shape, classes, k)
-    public = terrain.points(np.random.default_rng(0), _PUBLIC)
-    models = [
-        VoterSetup(name, ONE_HOT, terrain, _maker("network", options))
-        for name, options in (
-            ("local model that abstains", VoterOptions(public=public)),
-            ("local model", VoterOptions()),
-        )
-    ]
-    return [*found, *models]
+    model = VoterSetup(
+        "local model",
+        ONE_HOT,
+        DataShape(shape, classes, k),
+        _maker("network", VoterOptions()),
+    )
+    return [*found, model]
 
 
 def neighbour_styles(
@@ -77,7 +71,7 @@ def neighbour_styles(
             "neighbours", kind, terrain, _neighbours(features, terrain.k, reach), name, reach
         )
         for reach in REACHES
-        for kind in (KNN_FREQUENCY, KNN_COUNT, ONE_HOT)
+        for kind in KnnVoter.kinds
     ]
     # One record of few moves the most scores past a half.
     few = replace(terrain, classes=terrain.classes + 2, k=max(1, terrain.k // 4), multi_label=True)

@@ -927,6 +927,7 @@ _CLIENT_TYPES = [
     model_pb2.GetModelResponse,
     model_pb2.PredictResponse,
     common_pb2.GetTaskResponse,
+    label_pb2.PlanRoundResponse,
 ]
 
 

@@ -484,7 +484,13 @@ async def test_a_round_that_fails_uncharged_gives_promised_budgets_back(
 ) -> None:
     """The agent's budget is for either round; the first fails long before its deadline."""
     loners = replace(farms, classes=4)
-    vote = {"sigma": 25.0, "ballot": ONE_HOT, "collusion": 0, "answer_seconds": 60}
+    vote = {
+        "sigma": 25.0,
+        "ballot": ONE_HOT,
+        "collusion": 0,
+        "answer_seconds": 60,
+        "agreement": None,
+    }
     async with (
         fragile.extra_agent("keeper", loners, voter="network", budget_instance="1.85"),
         fragile.client() as client,

@@ -396,7 +396,7 @@ async def test_who_interrupts_a_request_hears_what_becomes_of_its_round(
     arguments = [
         *("label", f"--certs={certs}", f"--coordinator={service.cluster.coordinator_address}"),
         *(f"--queries={tmp_path / 'queries.npy'}", f"--out={out}", "--classes=5", "--sigma=1"),
-        *("--quorum=1", "--collusion=0", "--answer-seconds=3000"),
+        *("--yes", "--quorum=1", "--collusion=0", "--answer-seconds=3000"),
     ]
     async with ghost(service, "idler", classes=5) as idler:
         before = len(service.spends())

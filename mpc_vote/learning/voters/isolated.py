@@ -35,10 +35,11 @@ from mpc_vote.voting.ballots import BALLOTS, BallotKind
 
 WORKER = "mpc_vote.learning.voters.worker"
 
-_KEPT = ("HOME", "LANG", "LD_LIBRARY_PATH", "MALLOC_ARENA_MAX", "PATH", "TMPDIR", "TZ", "USER")
-_KEPT_GROUPS = ("CUDA_", "HF_", "LC_", "MKL_", "OMP_", "OPENBLAS_", "SSL_CERT_", "TORCH_", "XDG_")
+_KEPT = ("HF_HOME", "HOME", "LANG", "LD_LIBRARY_PATH", "MALLOC_ARENA_MAX", "PATH", "TMPDIR", "TZ")
+_KEPT_GROUPS = ("CUDA_", "LC_", "MKL_", "OMP_", "OPENBLAS_", "SSL_CERT_", "TORCH_", "XDG_")
 # What is said of a voter beside its votes: kinds, k, or how it failed.
 _WORDS = 1 << 16
+_ENDED = "its process ended"
 _NUMBER_BYTES = 8
 _VOTE_SECONDS = 600.0
 _SEND_SECONDS = 60.0
@@ -96,10 +97,12 @@ class IsolatedVoter:
         try:
             header, _ = receive(child.line, _WORDS, Deadline(_SEND_SECONDS))
             _raise_refusal(header)
-            self.kinds = tuple(BALLOTS.by_name(name) for name in header["kinds"])
-            self.k = int(header["k"])
+            made = tuple(BALLOTS.by_name(name) for name in header["kinds"]), int(header["k"])
+            if self.kinds and made != (self.kinds, self.k):
+                raise VoterError("it casts other ballots since it was started again")
+            self.kinds, self.k = made
         except (FrameError, OSError, EOFError) as error:
-            raise VoterError(self._ended(child), str(error)) from error
+            raise VoterError(_ENDED, self._ended(child)) from error
         except BaseException:
             self._kill()
             raise
@@ -113,7 +116,7 @@ class IsolatedVoter:
         self.start(seconds)
         child = self._child
         if child is None:
-            raise VoterError("its process ended")
+            raise VoterError(_ENDED)
         deadline = Deadline(max(0.0, end - time.monotonic()))
         room = _WORDS + 2 * _NUMBER_BYTES * len(queries) * self._classes
         try:
@@ -126,9 +129,9 @@ class IsolatedVoter:
             self._restart()
             raise VoterError("it answered with too much", str(error)) from error
         except (OSError, EOFError) as error:
-            why = self._ended(child)
+            how = self._ended(child)
             self._restart()
-            raise VoterError("its process ended", why) from error
+            raise VoterError(_ENDED, how) from error
         if not arrays:
             fault = str(header.get("fault"))
             why = Fault[fault].value if fault in Fault.__members__ else "it ended with an error"
@@ -156,7 +159,7 @@ class IsolatedVoter:
         try:
             send(child.line, *self._opening, Deadline(_SEND_SECONDS))
         except (OSError, TimeoutError) as error:
-            raise VoterError(self._ended(child), str(error)) from error
+            raise VoterError(_ENDED, self._ended(child)) from error
         return child
 
     def _kill(self) -> None:
@@ -169,7 +172,7 @@ class IsolatedVoter:
         """How a process ended that no longer answers."""
         self._kill()
         code = child.process.wait(_SEND_SECONDS)  # whoever else may be ending it
-        return f"its process ended, with {'signal' if code < 0 else 'code'} {abs(code)}"
+        return f"with {'signal' if code < 0 else 'code'} {abs(code)}"
 
 
 class _Child:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mpc_vote.learning.voters import VoterOptions
+from mpc_vote.learning.voters import VoterOptions, function
 from mpc_vote.voting.ballots import KNN_COUNT, ONE_HOT
 
 
@@ -118,7 +118,7 @@ class _Environment:
     k = 0
 
     def vote(self, queries: Any, kind: Any) -> Any:
-        names = ["PATH", "MPC_VOTE_SECRET", "AWS_SECRET_ACCESS_KEY", "HOME"]
+        names = ["PATH", "MPC_VOTE_SECRET", "HF_TOKEN", "HOME"]
         return np.array([name in os.environ for name in names[: len(queries)]]).astype(np.int64)
 
 
@@ -144,6 +144,34 @@ def counts(data: Any, options: VoterOptions) -> _Counts:
 
 def dies_when_made(data: Any, options: VoterOptions) -> Any:
     os._exit(9)
+
+
+def _is_again() -> bool:
+    """Whether a voter is made for the second time, as a file says."""
+    mark = Path(os.environ["TMPDIR"], "made")
+    again = mark.exists()
+    mark.touch()
+    return again
+
+
+def dies_when_made_again(data: Any, options: VoterOptions) -> Any:
+    if _is_again():
+        os._exit(42)
+    return function.make(leaves, data, options)
+
+
+class _Fickle(_Counts):
+    def __init__(self) -> None:
+        super().__init__(np.zeros(2, np.int64), 6 if _is_again() else 5)
+
+    def vote(self, queries: Any, kind: Any) -> Any:
+        if queries.any():
+            os._exit(7)
+        return super().vote(queries, kind)
+
+
+def fickle(data: Any, options: VoterOptions) -> _Fickle:
+    return _Fickle()
 
 
 def hangs_when_made(data: Any, options: VoterOptions) -> Any:

@@ -128,7 +128,7 @@ def test_a_voter_gets_none_of_the_agents_secrets(
     started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MPC_VOTE_SECRET", "x")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    monkeypatch.setenv("HF_TOKEN", "x")
     assert started("environment").vote(np.zeros((4, 2), np.float32), ONE_HOT).tolist() == [
         1,
         0,
@@ -151,13 +151,33 @@ def test_what_a_voter_started_ends_with_it(
     ("name", "why"),
     [
         ("never_works", "RuntimeError: never"),
-        ("dies_when_made", "its process ended, with code 9"),
+        ("dies_when_made", "its process ended: with code 9"),
         ("no_such_name", "can't be loaded"),
     ],
 )
 def test_what_can_not_work_is_said_when_it_is_made(started: Started, name: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         started(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("dies_when_made_again", "its process ended"),
+        ("fickle", "it casts other ballots since it was started again"),
+    ],
+)
+def test_one_that_does_not_start_again_is_told_of_in_words_that_say_nothing_of_its_data(
+    name: str, why: str, started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    voter = started(name)
+    with pytest.raises(VoterError, match="code 7"):
+        voter.vote(QUERIES, voter.kinds[0])
+    for _ in range(2):
+        with pytest.raises(VoterError) as caught:
+            voter.start(30)
+        assert caught.value.why == why
 
 
 def test_one_that_never_starts_is_given_up(started: Started) -> None:

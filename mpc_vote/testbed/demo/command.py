@@ -175,7 +175,14 @@ def _cluster(trial: Trial, folder: Path) -> Cluster:
         }
         for number, (name, settings) in enumerate(trial.subject.agents.items())
     }
-    return Cluster(folder, trial.parties, agents, tasks=trial.subject.tasks)
+    student = trial.subject.student
+    return Cluster(
+        folder,
+        trial.parties,
+        agents,
+        coordinator_settings={} if student is None else {"student": student},
+        tasks=trial.subject.tasks,
+    )
 
 
 async def _start(cluster: Cluster, out: Console) -> None:

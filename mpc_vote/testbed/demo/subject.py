@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,4 +54,6 @@ class Subject:
     oracle: Callable[[], float]
     """Test accuracy of the same model on true labels."""
     task: Task | None = None
-    tasks: tuple[Path, ...] = field(default=())
+    tasks: tuple[Path, ...] = ()
+    student: str | None = None
+    """What learns at the coordinator, if not its default."""

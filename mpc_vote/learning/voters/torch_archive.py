@@ -3,11 +3,12 @@
 `torch.export.load` by itself is not safe: it unpickles weights and constants that a file marks as
 pickled, falls back to pickle for example inputs, loads compiled libraries, evaluates symbolic sizes
 and guards as Python, writes names of the graph into code, calls whatever function below `torch` a
-graph names, and imports and indexes whatever object the structure of inputs and outputs names. `torch.export.save` needs none of that for a plain model. So the archive is read
-first, by torch's own reader and from the same bytes: records, flags, sizes, names and functions
-beyond what a plain model has are refused. What remains of pickle, the example inputs, is read by
-torch's restricted unpickler, without a fallback. These are the ways that we know of; torch itself
-promises none, so a file of somebody else's is better had as ONNX.
+graph names, and imports and indexes whatever object the structure of inputs and outputs names.
+`torch.export.save` needs none of that for a plain model. So the archive is read first, by torch's
+own reader and from the same bytes: records, flags, sizes, names and functions beyond what a plain
+model has are refused. What remains of pickle, the example inputs, is read by torch's restricted
+unpickler, without a fallback. These are the ways that we know of; torch itself promises none, so a
+file of somebody else's is better had as ONNX.
 """
 
 from __future__ import annotations

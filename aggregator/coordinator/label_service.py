@@ -234,9 +234,11 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
         client = rpc.caller().name
         await self._turns.do(client, self._round, client, request.round_id)
         running = self._open.get(request.round_id)
+        again = running is not None and running[0].cancelled
         if running is None or not running[0].cancel():
             return label_pb2.CancelRoundResponse(cancelled=False)
-        running[1].cancel()
+        if not again:  # else it would be kept from telling the parties
+            running[1].cancel()
         await asyncio.wait([running[1]])
         return label_pb2.CancelRoundResponse(cancelled=True)
 

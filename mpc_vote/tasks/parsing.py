@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 MAX_TEXT = 200
 """Characters in a name of a class, a column or a category."""
+
+MAX_NUMBER = 2.0**53
+"""Of a parameter: a number that every reader of JSON takes for the same."""
+
+_TOLD = 5
 
 
 class TaskError(ValueError):
@@ -63,7 +67,7 @@ class Section:
         value = self._take(key, None)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise TaskError(f"{self.name_of(key)} must be a number")
-        if not math.isfinite(value) or not low < value < high:
+        if not low < value < high:  # which NaN is not, either
             raise TaskError(f"{self.name_of(key)} must lie strictly between {low:g} and {high:g}")
         return float(value)
 
@@ -86,16 +90,18 @@ class Section:
         """All that was not read yet: texts, whole numbers and numbers by name."""
         rest, self._values = self._values, {}
         for key, value in rest.items():
+            checked_text(key, f"each name in {self._where}")
             if isinstance(value, bool) or not isinstance(value, str | int | float):
                 raise TaskError(f"{self.name_of(key)} must be a text or a number")
-            if isinstance(value, float) and not math.isfinite(value):
-                raise TaskError(f"{self.name_of(key)} must be finite")
+            if not isinstance(value, str) and not -MAX_NUMBER <= value <= MAX_NUMBER:
+                raise TaskError(f"{self.name_of(key)} must lie within {MAX_NUMBER:g}")
         return rest
 
     def done(self) -> None:
         """Refuses what nobody asked for."""
         if self._values:
-            unknown = ", ".join(sorted(self.name_of(str(key)) for key in self._values))
+            names = sorted(self.name_of(str(key)) for key in self._values)
+            unknown = ", ".join(ascii(name)[1:-1][:MAX_TEXT] for name in names[:_TOLD])
             raise TaskError(f"{unknown}: no such setting of a task of this kind")
 
     def _take(self, key: str, default: Any) -> Any:

@@ -87,7 +87,10 @@ class Task:
             raise TaskError(f"a task takes at most {MAX_TASK_BYTES:,} bytes")
         try:
             content = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
+        except (
+            ValueError,
+            RecursionError,
+        ) as error:  # a number of too many digits is no TOML error
             raise TaskError(f"not valid TOML: {error}") from error
         return cls._of(content)
 

@@ -102,16 +102,19 @@ def _rows(text: str, delimiter: str) -> Iterator[tuple[int, list[str], str]]:
         except StopIteration:
             return
         except csv.Error as error:
-            yield line, [], _broken(line, error)
+            yield line, [], _broken(line, reader.line_num, error)
         else:
             if cells:
                 yield line, cells, ""
 
 
-def _broken(line: int, error: csv.Error) -> str:
+def _broken(line: int, last: int, error: csv.Error) -> str:
     """What is wrong with a row; raises where the rows after it can't be found."""
     if "unexpected end" in str(error):
         raise ValueError(f"line {line}: a quote is opened in this row and never closed")
+    if last > line:
+        # How many records it has swallowed nobody knows: one must not decide which others count.
+        raise ValueError(f"lines {line} to {last}: a quote is opened in the first and not closed")
     if "expected after" in str(error):
         return "a quote within a cell must be doubled, and the cell be quoted"
     return str(error)

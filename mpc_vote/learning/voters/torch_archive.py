@@ -2,12 +2,13 @@
 
 `torch.export.load` by itself is not safe: it unpickles weights and constants that a file marks as
 pickled, falls back to pickle for example inputs, loads compiled libraries, evaluates symbolic sizes
-and guards as Python, writes names of the graph into code, and calls whatever function below `torch`
-a graph names. `torch.export.save` needs none of that for a plain model. So the archive is read
-first, by torch's own reader and from the same bytes: records, flags, sizes, names and functions
-beyond what a plain model has are refused. What remains of pickle, the example inputs, is read by
-torch's restricted unpickler, without a fallback. These are the ways that we know of; torch itself
-promises none, so a file of somebody else's is better had as ONNX.
+and guards as Python, writes names of the graph into code, calls whatever function below `torch` a
+graph names, and imports and indexes whatever object the structure of inputs and outputs names.
+`torch.export.save` needs none of that for a plain model. So the archive is read first, by torch's
+own reader and from the same bytes: records, flags, sizes, names and functions beyond what a plain
+model has are refused. What remains of pickle, the example inputs, is read by torch's restricted
+unpickler, without a fallback. These are the ways that we know of; torch itself promises none, so a
+file of somebody else's is better had as ONNX.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ _NAMES = re.compile(
     r"|Eq|Ne|Lt|Le|Gt|Ge|And|Or|Not|true|false|True|False|positive|nonnegative|integer"
 )
 _DATA = ("as_string", "as_strings", "expr_str", "in_spec", "out_spec", "torch_version")
+_STRUCTURES = ("in_spec", "out_spec")
+_CONTAINERS = (None, "builtins.tuple", "builtins.list", "builtins.dict")
 _IDENTIFIER = re.compile(r"[\w.]*")
 _WORDS = re.compile(r"[^\W\d]\w*")
 _PLAIN = re.compile(r"[\w\s+\-*/%(),'<>=&|~]*")
@@ -116,8 +119,23 @@ def _check(names: list[str], texts: dict[str, str]) -> None:
             _PLAIN.fullmatch(value) and all(map(_NAMES.fullmatch, _WORDS.findall(value)))
         ):
             raise _Refused(f"a size in its graph is {value!r}, which is no formula that we know")
+        if key in _STRUCTURES and not _is_plain(json.loads(value)[1]):
+            raise _Refused("its inputs or outputs are more than tuples, lists and dicts of tensors")
         if key not in _DATA and not _IDENTIFIER.fullmatch(value):
             raise _Refused(f"its graph has the name {value!r}, which may be code")
+
+
+def _is_plain(structure: Any) -> bool:
+    """Whether a tree of containers is of Python's own; the context of a dict is its keys."""
+    if structure["type"] not in _CONTAINERS:
+        return False
+    context = structure["context"]
+    keys = [] if context is None else json.loads(context) or []
+    return (
+        isinstance(keys, list)
+        and all(isinstance(key, str) for key in keys)
+        and all(map(_is_plain, structure["children_spec"]))
+    )
 
 
 def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:

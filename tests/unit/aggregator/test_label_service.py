@@ -15,6 +15,7 @@ import pytest
 from aggregator.coordinator import label_service
 from aggregator.coordinator.archive import Archive, RoundRecord
 from aggregator.coordinator.label_service import LabelServicer
+from aggregator.coordinator.rounds import Round
 from aggregator.coordinator.turns import CALLS_EACH
 from mpc_vote.argmax.registry import TABLE
 from mpc_vote.errors import ErrorKind
@@ -200,3 +201,31 @@ async def test_what_the_service_has_spent_is_computed_beside_its_loop() -> None:
     told = await unguarded.__wrapped__(service, label_pb2.GetServiceRequest(), None)
     assert (told.total_epsilon_agent, told.total_epsilon_instance) == (1.0, 1.0)
     assert threads and threading.current_thread() not in threads
+
+
+async def test_who_cancels_a_round_twice_does_not_keep_the_parties_from_hearing_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nothing: Any = None
+    service = LabelServicer(nothing, nothing, nothing, nothing, nothing, nothing, 4)
+    ending, told = asyncio.Event(), asyncio.Event()
+    round_ = Round(Spec.seal(spec_message()), 1e-3)
+
+    async def run() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ending.set()
+            await asyncio.sleep(0.05)
+            told.set()
+
+    service._open[ROUND] = (round_, asyncio.create_task(run()))
+    monkeypatch.setattr(service, "_round", lambda client, round_id: None)
+    rpc._caller.set(Identity(Role.CLIENT, "client"))
+    cancel: Any = LabelServicer.CancelRound
+    request = label_pb2.CancelRoundRequest(round_id=ROUND)
+    await asyncio.sleep(0)
+    first = asyncio.create_task(cancel.__wrapped__(service, request, None))
+    await asyncio.wait_for(ending.wait(), SECONDS)
+    again = await asyncio.wait_for(cancel.__wrapped__(service, request, None), SECONDS)
+    assert told.is_set() and again.cancelled and (await first).cancelled

@@ -149,3 +149,37 @@ def test_texts_that_fit_come_back_and_longer_ones_are_cut_between_characters(
     for before, after in zip(texts, text.decode(rows), strict=True):
         assert before.startswith(after)
         assert after == before or (len(before.encode()) > 8 and len(after.encode()) > 4)
+
+
+HUGE = 10**400
+
+
+@pytest.mark.parametrize(
+    ("found", "instead"),
+    [
+        ('"center":61.5', f'"center":{HUGE}'),
+        ('"scale":16.0', f'"scale":{HUGE}'),
+        ('"scale":16.0', '"scale":NaN'),
+        ('"reach":0.07', f'"reach":{HUGE}'),
+        ('"map":"standard"', f'"map":"standard","a":{HUGE}'),
+        ('"map":"standard"', '"map":"standard","a":NaN'),
+        ('"map":"standard"', '"map":"standard","\\ud800":1'),
+        ('"map":"standard"', '"map":"standard","\\u001b[2J":1'),
+        ('"format":1', '"format":1,"\\ud800":1'),
+        ('"format":1', f'"format":1,"{"x" * 100_000}":1'),
+    ],
+)
+def test_whoever_sends_a_task_is_refused_in_words_that_can_be_shown(
+    found: str, instead: str
+) -> None:
+    wire = Task.parse(TABLE).wire.decode()
+    assert found in wire
+    with pytest.raises(TaskError) as refused:
+        Task.from_wire(wire.replace(found, instead).encode())
+    assert str(refused.value).isprintable() and len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize("number", ["1" * 5_000, "0x" + "f" * 5_000])
+def test_a_number_of_too_many_digits_is_no_task(number: str) -> None:
+    with pytest.raises(TaskError):
+        Task.parse(TABLE.replace('"standard"', f'"standard"\na = {number}'))

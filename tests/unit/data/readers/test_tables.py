@@ -166,6 +166,8 @@ def test_labels_of_queries_are_not_looked_at(tmp_path: Path) -> None:
         (HEADER.replace("pid", "age"), "two columns have the name 'age': rename or remove one"),
         (HEADER.replace("pid", ""), "column 1 has no name in the first line"),
         (f'{HEADER}a,1,"Male,1,no\nb,1,Male,1,no\n', "line 2: a quote is opened .*never closed"),
+        (f'{HEADER}a,1,"M,1,no\nb,1,"M",1,no\nc,1,M,1,no\n', "lines 2 to 3: a quote is opened"),
+        (f'{HEADER}a,1,"M,1,no\n' + "b,1,M,1,no\n" * 20_000, "lines 2 to .*a quote is opened"),
         (f"{HEADER}a,1,M\u00e4n,1,no\n".encode("latin-1"), "line 2 is not UTF-8, .*Latin-1.*iconv"),
         (HEADER.encode("utf-16"), "it is UTF-16: save it as UTF-8"),
         (b"PAR1\0\0", "zero bytes.*is its ending right?"),

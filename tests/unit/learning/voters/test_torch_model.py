@@ -159,6 +159,30 @@ def _name(name: str, content: bytes) -> bytes:
     return content.replace(b'"x"', b'"x, y=exit()"') if name == "models/model.json" else content
 
 
+def _structure(**change: Any) -> Callable[[str, bytes], bytes]:
+    """Another container for the inputs."""
+
+    def changed(name: str, content: bytes) -> bytes:
+        if name != "models/model.json":
+            return content
+        graph = json.loads(content)
+        signature = graph["graph_module"]["module_call_graph"][0]["signature"]
+        version, tree = json.loads(signature["in_spec"])
+        tree["children_spec"][1].update(change)
+        signature["in_spec"] = json.dumps([version, tree])
+        return json.dumps(graph).encode()
+
+    return changed
+
+
+_LIBRARY = json.dumps({"__enum__": True, "fqn": "ctypes:cdll", "name": "libc.so.6"})
+_FACTORY = {
+    "default_factory_module": "this",
+    "default_factory_name": "s",
+    "dict_context": [],
+}
+
+
 def _same(name: str, content: bytes) -> bytes:
     return content
 
@@ -175,6 +199,13 @@ def _same(name: str, content: bytes) -> bytes:
         (_target, {}, "calls 'torch.hub.load'"),
         (_guard, {}, "guards, which are code"),
         (_name, {}, "'x, y=exit\\(\\)', which may be code"),
+        (_structure(context=_LIBRARY), {}, "more than tuples, lists and dicts"),
+        (_structure(context=f"[{_LIBRARY}]"), {}, "more than tuples, lists and dicts"),
+        (
+            _structure(type="collections.defaultdict", context=_FACTORY),
+            {},
+            "more than tuples, lists and dicts",
+        ),
         (_same, {"data/aotinductor/model/a.so": b"code"}, "aotinductor"),
         (_same, {"data/weights/model.pt": _saved(Bomb())}, "which no plain model has"),
         (_same, {"models/other.json": b"{}"}, "which no plain model has"),

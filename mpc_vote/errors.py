@@ -324,7 +324,10 @@ class ErrorKind(enum.Enum):
     # the model
     MODEL_UNKNOWN = (grpc.StatusCode.NOT_FOUND, "There is no model version {version}. Train one.")
     TRAINING_BUSY = (_QUOTA, "A model is being trained. Ask again later.")
-    NOTHING_LABELLED = (_STATE, "No complete round has labels to train on. Ask for labels first.")
+    NOTHING_LABELLED = (
+        _STATE,
+        "No complete round {of}has labels to train on. Ask for labels first.",
+    )
     TOO_FEW_POINTS = (
         _STATE,
         "A model can't learn from a single point. Ask for more labels, or send unlabelled points.",

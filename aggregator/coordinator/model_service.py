@@ -155,7 +155,8 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
             complete = [r for r in newest if r.state == COMPLETE and _is_of(r, digest)]
             chosen = [r for r in complete if _kind(r) == _kind(complete[-1])]
         if not chosen:
-            raise VoteError(ErrorKind.NOTHING_LABELLED)
+            of = "of the task that you name " if digest else ""
+            raise VoteError(ErrorKind.NOTHING_LABELLED, of=of)
         if not all(_is_of(record, digest) for record in chosen):
             why = "some are not of the task"
             raise VoteError(ErrorKind.ROUNDS_UNLIKE, field="round_ids", why=why)
@@ -268,7 +269,8 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         for model in models if version else models[-1:]:
             if version in (0, model.version):
                 return model
-        raise VoteError(ErrorKind.MODEL_UNKNOWN, field="version", version=version or "yet")
+        wanted = f"{version or 'yet'}{' of the task that you name' if digest else ''}"
+        raise VoteError(ErrorKind.MODEL_UNKNOWN, field="version", version=wanted)
 
 
 def _kind(record: RoundRecord) -> tuple[Any, ...]:

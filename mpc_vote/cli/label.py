@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -99,10 +100,14 @@ class LabelSettings(ClientSettings):
 
 def command(arguments: Sequence[str]) -> int:
     """`mpc-vote label`."""
-    return process.run(LabelSettings, arguments, _main)
+
+    async def main(settings: LabelSettings) -> None:
+        await _main(settings, arguments)
+
+    return process.run(LabelSettings, arguments, main)
 
 
-async def _main(settings: LabelSettings) -> None:
+async def _main(settings: LabelSettings, arguments: Sequence[str]) -> None:
     task = load_task(settings.task)
     if task is None and settings.classes is None:
         raise ConfigError("--task: is missing: pass the task's file, or --classes without a task")
@@ -126,7 +131,7 @@ async def _main(settings: LabelSettings) -> None:
             dry_run.show(out, planned, agreed)
             write_json(settings.json_path, dry_run.figures(planned, agreed))
             return
-        result = await _label(client, rows, plan, out, settings, settings.out)
+        result = await _label(client, rows, plan, out, settings.patience, arguments)
     write_labels(settings.out, result.labels, task, inputs, asked)
     _show(out, result, settings.out)
     told = figures(result)
@@ -146,7 +151,7 @@ def _plan(settings: LabelSettings, task: Task | None) -> Plan:
         tau=settings.tau,
         delta=settings.delta,
         answer_seconds=settings.answer_seconds,
-        request_id=settings.request_id,
+        request_id=settings.request_id or secrets.token_hex(16),
         verified=settings.verified,
         task=task,
         agreement=None if settings.yes else agreement,
@@ -158,38 +163,38 @@ async def _label(
     queries: Any,
     plan: Plan,
     out: Console,
-    settings: LabelSettings,
-    file: Path,
+    patience: float,
+    arguments: Sequence[str],
 ) -> LabelResult:
     """The result; whoever interrupts it hears what becomes of the round."""
     rounds: list[str] = []
     try:
-        return await follow(client, queries, plan, out, settings.patience, rounds.append)
+        return await follow(client, queries, plan, out, patience, rounds.append)
     except asyncio.CancelledError:
-        why = await _interrupted(client, rounds[-1] if rounds else "", settings, file)
-        raise Interrupted(why) from None
+        again = shlex.join(["mpc-vote", "label", *_with_id(arguments, plan.request_id or "")])
+        raise Interrupted(await _interrupted(client, rounds, again)) from None
 
 
-async def _interrupted(
-    client: AsyncLabelClient, round_id: str, settings: LabelSettings, file: Path
-) -> str:
-    """Cancels the round if it costs nothing yet, and says what to do if it does."""
-    if not round_id:
+def _with_id(arguments: Sequence[str], request_id: str) -> list[str]:
+    """A command that asks for the same, and never for a second round of it."""
+    given = any(argument.split("=")[0] == "--request-id" for argument in arguments)
+    return [*arguments] if given else [*arguments, "--request-id", request_id]
+
+
+async def _interrupted(client: AsyncLabelClient, rounds: Sequence[str], again: str) -> str:
+    """Cancels the round if it costs nothing yet, and says what to do if it does: the same command
+    puts its labels beside the right rows."""
+    if not rounds:
         return "interrupted before a round was opened; `mpc-vote rounds` lists one if there is any"
     try:
-        cancelled = await client.cancel(round_id)
+        cancelled = await client.cancel(rounds[-1])
     except VoteError as error:
         state = f"is perhaps charged ({error.message})"
     else:
         if cancelled:
-            return f"interrupted: round {round_id} was cancelled, and nothing was charged"
+            return f"interrupted: round {rounds[-1]} was cancelled, and nothing was charged"
         state = "is charged and goes on"
-    fetch = [
-        *("mpc-vote", "rounds", "--certs", str(settings.certs)),
-        *("--coordinator", settings.coordinator, "--coordinator-name", settings.coordinator_name),
-        *("--round", round_id, "--out", str(file)),
-    ]
-    return f"interrupted: round {round_id} {state}; fetch its labels with: {shlex.join(fetch)}"
+    return f"interrupted: round {rounds[-1]} {state}; fetch its labels, at no further cost: {again}"
 
 
 async def follow(

@@ -70,7 +70,7 @@ async def _main(settings: RoundsSettings) -> None:
             check_labels_file(settings.out, task)
             labels = values if width == 1 else values.reshape(-1, width)
             write_labels(settings.out, labels, task)
-            out.print(f"labels written to {settings.out}")
+            out.print(f"labels written to {settings.out}, in the order in which queries were sent")
     # What is spent is never cut: on a narrow terminal the id goes on in the next line.
     columns = ("task", "opened", "state", "queries", "sigma", "agent", "instance", "delta")
     figures = (Column(name, no_wrap=True) for name in columns)

@@ -422,13 +422,14 @@ async def test_who_interrupts_a_request_hears_what_becomes_of_its_round(
         if not charged:
             assert f"round {round_id} was cancelled, and nothing was charged" in said
             return
-        assert f"round {round_id} is charged and goes on; fetch its labels with: " in said
-        fetch = shlex.split(said.partition("fetch its labels with: ")[2])
-        assert fetch[:2] == ["mpc-vote", "rounds"]
+        assert f"round {round_id} is charged and goes on; fetch its labels" in said
+        fetch = shlex.split(said.partition("at no further cost: ")[2])
+        assert fetch[:2] == ["mpc-vote", "label"] and fetch[-2] == "--request-id"
         await idler.decline(round_id)
-        # It is the command that there is: what it says is of this round.
+        # It is the command that there is: it asks for this round, and for no other.
         told_later = await asyncio.to_thread(command, *fetch[1:])
-        assert f"round {round_id} has no labels: " in told_later.stderr
+        assert told_later.returncode == 1 and round_id in told_later.stderr
+        assert len(service.spends()) == before + 1
 
 
 # The client without asyncio

@@ -750,7 +750,6 @@ _AGENT_TYPES = [
     agent_pb2.AttendResponse,
     agent_pb2.FetchQueriesResponse,
     common_pb2.GetTaskResponse,
-    label_pb2.PlanRoundResponse,
 ]
 
 

@@ -20,6 +20,8 @@ from mpc_vote.learning.students import StudentOptions
 Doubles = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]
 
+_CONSTANT, _UNLIKE = 1e-9, 20.0
+
 
 def mapped(features: str) -> FeatureMap:
     """How points become feature vectors: the one place where students ask for a feature map."""
@@ -43,16 +45,20 @@ class Sight:
     def of(cls, x: FloatArray, features: str) -> Sight:
         """As points like these public ones are best seen.
 
-        Columns without a feature map may have unlike units, so each gets a scale of its own; pixels
-        and what a feature map gives are on one scale already.
+        Columns without a feature map may have unlike units: where some are spread so much more than
+        others that nothing else would count, each gets a scale of its own. Pixels and what a
+        feature map gives are on one scale already.
         """
         vectors = mapped(features)(x)
         width = vectors.shape[1]
-        if features or is_image(x.shape[1:]):
-            return cls(features, np.zeros(width), np.ones(width))
         spread = vectors.std(axis=0, dtype=np.float64)
+        some = spread[spread > _CONSTANT]
+        if features or is_image(x.shape[1:]) or not len(some):
+            return cls(features, np.zeros(width), np.ones(width))
+        if some.max() < _UNLIKE * np.quantile(some, 0.25, method="lower"):
+            return cls(features, np.zeros(width), np.ones(width))
         centre = vectors.mean(axis=0, dtype=np.float64)
-        return cls(features, centre, np.where(spread > 1e-9, spread, 1.0))
+        return cls(features, centre, np.where(spread > _CONSTANT, spread, 1.0))
 
     def __call__(self, x: FloatArray) -> FloatArray:
         """Points (n, ...) as vectors (n, d)."""

@@ -20,8 +20,12 @@ def test_columns_of_unlike_units_are_brought_to_one_scale() -> None:
     assert np.allclose(see(_table(400, 1)).std(axis=0), 1, atol=0.2)
 
 
-@pytest.mark.parametrize(("shape", "features"), [((16, 16), ""), ((3,), "raw"), ((3,), "unit")])
-def test_pixels_and_features_keep_their_scale(shape: tuple[int, ...], features: str) -> None:
+@pytest.mark.parametrize(
+    ("shape", "features"), [((16, 16), ""), ((3,), ""), ((3,), "raw"), ((3,), "unit")]
+)
+def test_pixels_features_and_columns_that_are_much_alike_keep_their_scale(
+    shape: tuple[int, ...], features: str
+) -> None:
     x = np.random.default_rng(0).random((20, *shape)).astype(np.float32)
     seen = Sight.of(x, features)(x)
     assert seen.shape == (20, int(np.prod(shape)))
@@ -32,8 +36,11 @@ def test_pixels_and_features_keep_their_scale(shape: tuple[int, ...], features: 
 
 
 def test_a_column_that_is_always_the_same_does_no_harm() -> None:
-    x = np.ones((5, 2), np.float32)
-    assert np.array_equal(Sight.of(x, "")(x), np.zeros((5, 2)))
+    x = _table(50, 0)
+    x[:, 1] = 7
+    assert np.allclose(Sight.of(x, "")(x).std(axis=0), [1, 0, 1], atol=1e-3)
+    x[:] = 7
+    assert np.isfinite(Sight.of(x, "")(x)).all()
 
 
 def test_networks_take_images_as_they_are_and_vectors_through_the_feature_map() -> None:

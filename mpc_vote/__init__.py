@@ -7,6 +7,7 @@ from mpc_vote import _tls as _tls
 if TYPE_CHECKING:
     from mpc_vote.client import AsyncLabelClient, LabelClient, LabelResult, Plan, Progress
     from mpc_vote.errors import VoteError
+    from mpc_vote.tasks import Task
     from mpc_vote.voting.forecast import Forecast
     from mpc_vote.voting.round_plan import RoundPlan
 
@@ -18,6 +19,7 @@ _HOMES = {
     "Plan": "mpc_vote.client",
     "Progress": "mpc_vote.client",
     "RoundPlan": "mpc_vote.voting.round_plan",
+    "Task": "mpc_vote.tasks",
     "VoteError": "mpc_vote.errors",
 }
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "Plan",
     "Progress",
     "RoundPlan",
+    "Task",
     "VoteError",
 ]
 

@@ -65,6 +65,7 @@ _FURTHER = {
     **dict.fromkeys(("tokenizers", "transformers"), "text"),
     **dict.fromkeys(("crypten", "omegaconf", "onnx", "yaml"), "crypten"),
     **dict.fromkeys(("matplotlib", "mlxtend"), "bench"),
+    **dict.fromkeys(("onnxruntime", "sklearn", "skops"), "models"),
 }
 _PAST_METADATA = {"crypten": "pip install --no-deps crypten==0.4.1"}
 _OWN = ("mpc_vote", "agent_node", "aggregator")

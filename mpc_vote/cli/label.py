@@ -108,6 +108,8 @@ async def _main(settings: LabelSettings) -> None:
         raise ConfigError("--task: is missing: pass the task's file, or --classes without a task")
     if settings.out is None and not settings.dry_run:
         raise ConfigError("--out: is missing: pass --out, or --dry-run to ask nobody")
+    if settings.weights is not None and settings.select is None:
+        raise ConfigError("--weights: is for --select alone: agents have weights of their own")
     inputs = read_rows(settings.queries, task, settings.bad_rows)
     check_labels_file(settings.out, task)
     check_writable(settings.json_path)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from pydantic import Field
 from rich.table import Table
 
 from mpc_vote.app import process
+from mpc_vote.app.process import CommandError
 from mpc_vote.cli.common import ClientSettings, connect, console, counted, kind_name, write_json
+from mpc_vote.client import AsyncLabelClient
+from mpc_vote.errors import VoteError
 from mpc_vote.privacy.rounding import round_up
 from mpc_vote.proto.mpcvote.v1 import common_pb2, label_pb2
 from mpc_vote.transport import tensors
 
+_POLL_SECONDS = 0.2
 _ROUNDS = {
     common_pb2.ROUNDS_UNSPECIFIED: "any",
     common_pb2.ROUNDS_VERIFIED: "verified",
@@ -25,6 +31,11 @@ class StatusSettings(ClientSettings):
 
     command: ClassVar[str] = "status"
 
+    agents: int = Field(
+        0, ge=0, description="first wait until at least so many agents attend and parties are ready"
+    )
+    patience: float = Field(60.0, ge=0, description="seconds to wait for them at most")
+
 
 def command(arguments: Sequence[str]) -> int:
     """`mpc-vote status`."""
@@ -33,7 +44,7 @@ def command(arguments: Sequence[str]) -> int:
 
 async def _main(settings: StatusSettings) -> None:
     async with connect(settings) as client:
-        service = await client.service()
+        service = await _awaited(client, settings.agents, settings.patience)
     out = console(settings.json_path, markup=False)
     table = Table("agent", "answers", "policy")
     for agent in service.agents:
@@ -62,6 +73,28 @@ async def _main(settings: StatusSettings) -> None:
         "max_queries": service.max_queries,
     }
     write_json(settings.json_path, figures)
+
+
+async def _awaited(
+    client: AsyncLabelClient, agents: int, seconds: float
+) -> label_pb2.GetServiceResponse:
+    """The service, once so many agents attend and it can label; at once if none are waited for."""
+    if not agents:
+        return await client.service()
+    seen = "the coordinator does not answer"
+    try:
+        async with asyncio.timeout(seconds):
+            while True:
+                try:
+                    service = await client.service()
+                    seen = f"{counted(len(service.agents), 'agent')} of {agents} attend"
+                    if len(service.agents) >= agents and await client.is_ready():
+                        return service
+                except VoteError as error:
+                    seen = error.message
+                await asyncio.sleep(_POLL_SECONDS)
+    except TimeoutError as error:
+        raise CommandError(f"not ready after {seconds:g} s: {seen}") from error
 
 
 def _tasks(service: label_pb2.GetServiceResponse) -> list[dict[str, Any]]:

@@ -30,13 +30,13 @@ class ClinicalTable:
         return len(self.values)
 
     def write(self, path: Path, rows: Sequence[int], *, labelled: bool = True) -> None:
-        """Some rows as a CSV file; its column of labels is empty if they are not told."""
+        """Some rows as a CSV file, with a column of labels or without."""
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
-            writer.writerow([*self.columns, LABEL])
+            writer.writerow([*self.columns, LABEL] if labelled else self.columns)
             for row in rows:
-                label = self.classes[self.labels[row]] if labelled else ""
-                writer.writerow([*map(repr, self.values[row].tolist()), label])
+                label = [self.classes[self.labels[row]]] if labelled else []
+                writer.writerow([*map(repr, self.values[row].tolist()), *label])
 
 
 def load_clinical() -> ClinicalTable:

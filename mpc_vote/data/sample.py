@@ -85,10 +85,14 @@ def draft_sheet(sheet: Sheet, wishes: Wishes) -> Draft:
     names = sheet.table.column_names
     if wishes.label is None:
         raise ValueError(f"say which column has the labels: one of {_listed(names)}")
-    named = (wishes.label, *wishes.ignored, *wishes.categories, *filter(None, [wishes.text]))
-    for name in named:
+    # Unlabelled rows will do where the classes are said.
+    label = () if wishes.classes else (wishes.label,)
+    for name in (*label, *wishes.ignored, *wishes.categories, *filter(None, [wishes.text])):
         if name not in names:
-            raise ValueError(f"{sheet.path}: it has no column {name!r}, only {_listed(names)}")
+            hint = "; if its rows have no labels, name the classes" if name in label else ""
+            raise ValueError(
+                f"{sheet.path}: it has no column {name!r}, only {_listed(names)}{hint}"
+            )
     if sheet.table.num_rows == 0:
         raise ValueError(f"{sheet.path}: it has no rows")
     if sheet.bad:
@@ -152,6 +156,8 @@ def _classes(sheet: Sheet, wishes: Wishes) -> tuple[list[str], list[str]]:
     from mpc_vote.data.readers.cells import is_missing
 
     assert wishes.label is not None
+    if wishes.label not in sheet.table.column_names:
+        return list(wishes.classes), []
     cells = _texts(sheet, wishes.label)
     parts = (text.split(SEPARATOR) if wishes.attributes else [text] for text in cells if text)
     counts = Counter(canonical(part) for found in parts for part in found if part.strip())

@@ -68,10 +68,10 @@ class Task:
     vote: Vote
 
     @classmethod
-    def load(cls, path: Path) -> Task:
+    def load(cls, path: str | Path) -> Task:
         """From a file; a `TaskError` names it and says what to write."""
         try:
-            with path.open("rb") as file:
+            with Path(path).open("rb") as file:
                 content = file.read(MAX_TASK_BYTES + 1)
         except OSError as error:
             raise TaskError(f"{path}: the task can't be read: {error.strerror}") from error

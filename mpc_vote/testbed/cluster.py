@@ -95,7 +95,7 @@ class Cluster(Children):
         folder = Path(directory).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "task.toml"
-        path.write_text(dump(task if isinstance(task, Task) else Task.load(Path(task))))
+        path.write_text(dump(task if isinstance(task, Task) else Task.load(task)))
         settings, functions = settings_of(agents, path)
         return cls(
             folder,

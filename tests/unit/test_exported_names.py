@@ -15,6 +15,7 @@ PUBLIC = {
         "Plan",
         "Progress",
         "RoundPlan",
+        "Task",
         "VoteError",
     },
     "mpc_vote.argmax": {

@@ -23,6 +23,6 @@ def agreed(found: Forecast) -> str:
 
 
 def rounded(epsilon: float) -> str:
-    """Rounded up, also where there are many digits before the point."""
+    """As everywhere, but large ones without an exponent."""
     text = round_up(epsilon)
     return f"{float(text):,.0f}" if epsilon >= 1000 else text

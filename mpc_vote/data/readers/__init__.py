@@ -92,9 +92,10 @@ def read(path: Path, name: str | None = None) -> Dataset:
 
 
 def read_labelled(
-    path: Path, task: Task, *, reader: str | None = None, bad_rows: BadRows = "refuse"
+    path: str | Path, task: Task, *, reader: str | None = None, bad_rows: BadRows = "refuse"
 ) -> Dataset:
     """The labelled rows of a file as a task has them: inputs as on the wire, classes by number."""
+    path = Path(path)
     records = read_records(path, task, reader=reader)
     if records.labels is None:
         raise ValueError(f"{path}: it has no labels{_where(task)}, which private data needs")
@@ -107,9 +108,10 @@ def read_labelled(
 
 
 def read_inputs(
-    path: Path, task: Task, *, reader: str | None = None, bad_rows: BadRows = "refuse"
+    path: str | Path, task: Task, *, reader: str | None = None, bad_rows: BadRows = "refuse"
 ) -> Inputs:
     """The rows of a file to ask about; labels in it are not looked at."""
+    path = Path(path)
     records = read_records(path, task, reader=reader)
     kept, skipped = usable(path, records, records.bad, bad_rows)
     lines = [records.lines[int(place)] for place in kept]

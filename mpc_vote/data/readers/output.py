@@ -24,7 +24,7 @@ def check_output(out: Path) -> None:
     import pyarrow  # noqa: F401  what writing takes is asked for now, too
 
 
-def write_labelled(out: Path, source: Inputs | Path, names: Sequence[str | None]) -> None:
+def write_labelled(out: str | Path, source: Inputs | Path, names: Sequence[str | None]) -> None:
     """Writes a table's rows with their labels, .csv, .tsv or .parquet by the name of `out`.
 
     The new column has the task's name for it; if the file has such a column already, `label`, then
@@ -32,6 +32,7 @@ def write_labelled(out: Path, source: Inputs | Path, names: Sequence[str | None]
     empty label. What is no table, as
     pictures and arrays are, becomes one of the file or row and its label.
     """
+    out = Path(out)
     check_output(out)
     if isinstance(source, Inputs):
         sheet, lines, label = source.sheet or _listed(source), source.lines, source.label

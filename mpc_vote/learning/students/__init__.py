@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,10 @@ import numpy.typing as npt
 from mpc_vote import plugins
 from mpc_vote.data.dataset import FloatArray, LabelArray
 from mpc_vote.learning.students.classifier import Classifier, GlobalModel
+
+if TYPE_CHECKING:
+    from mpc_vote.learning.students.model_file import Stored
+    from mpc_vote.learning.students.packed import PackedModel
 
 GROUP = "mpc_vote.students"
 OWN = {
@@ -32,6 +36,7 @@ DEFAULT = "chooser"
 _READERS = {
     "estimator": "mpc_vote.learning.students.estimator:EstimatorModel",
     "linear": "mpc_vote.learning.students.linear:LinearModel",
+    "mixture": "mpc_vote.learning.students.mixture:Mixture",
     "network": "mpc_vote.learning.students.supervised:Student",
     "prototypes": "mpc_vote.learning.students.prototypes:PrototypeStudent",
 }
@@ -92,12 +97,18 @@ def load_model(path: str | Path, student: str = "") -> Classifier:
         return find_student(student).load(Path(path))
     from mpc_vote.learning.students import model_file
 
-    stored = model_file.read(path)
+    return unpack(model_file.read(Path(path)))
+
+
+def unpack(stored: Stored) -> PackedModel:
+    """The model in a file that was read."""
+    from mpc_vote.learning.students import model_file
+
     # Files of version 0.2 are networks, and don't say so.
     reader = stored.own.get(model_file.READER, "network")
     if reader not in _READERS:
-        raise ValueError(f"{path}: a model of {reader!r}: pass the student that made it")
-    model: Classifier = plugins.load("", _READERS, reader).load(Path(path))
+        raise ValueError(f"{stored.path}: a model of {reader!r}: pass the student that made it")
+    model: PackedModel = plugins.load("", _READERS, reader).unpack(stored)
     return model
 
 

@@ -1,14 +1,18 @@
-"""The default: of the single students the one that best guesses released labels it was not shown.
+"""The default: the single student that best guesses released labels which it was not shown.
 
 Which student suits a task depends on its data: labels spread well along neighbours in digits,
 centres suit strong features, and a linear model suits many a table. Released labels cost no more
 privacy, whatever is done with them, so each student is tried on folds of them. Some are wrong by
 design of the noise, but wrong alike for all students; points whose label is held out stay among the
 public points, as they would be if nobody had asked about them.
+
+Few labels don't tell students apart for certain. So those that may be as good as the best decide
+together with it, the nearer to it the more.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,10 +20,11 @@ import numpy as np
 
 from mpc_vote.data.dataset import FloatArray, LabelArray
 from mpc_vote.learning.students import StudentOptions, load_model
-from mpc_vote.learning.students.classifier import GlobalModel
 from mpc_vote.learning.students.folds import stratified
 from mpc_vote.learning.students.lesson import Doubles, Lesson, Places
 from mpc_vote.learning.students.linear import Linear
+from mpc_vote.learning.students.mixture import Mixture
+from mpc_vote.learning.students.packed import PackedModel
 from mpc_vote.learning.students.propagation import Propagation
 from mpc_vote.learning.students.prototypes import Prototypes
 from mpc_vote.learning.students.single import SingleStudent
@@ -41,8 +46,8 @@ _MOST_TRIED = 1000
 _IMAGE_FOLDS = 2
 # Fewer labels can't tell students apart.
 _LEAST_LABELS = 30
-# By how many standard errors of the difference a student must be better to be clearly so.
-_CLEARLY = 1.0
+# A student of less weight than this part of the best one's has no say.
+_LEAST_WEIGHT = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,16 +79,28 @@ class Chooser:
     @staticmethod
     def train(
         x: FloatArray, y: LabelArray, unlabelled: FloatArray | None, options: StudentOptions
-    ) -> GlobalModel:
-        """See `StudentFactory`. The metrics say which student was chosen, and what share of the
-        held-out labels each guessed."""
+    ) -> PackedModel:
+        """See `StudentFactory`. The metrics have the weight of each student that was chosen, and
+        the share of held-out labels that each guessed which was tried."""
         lesson = Lesson.of(x, y, unlabelled, options)
         trials = try_out(lesson)
-        chosen = choose(lesson, trials)
-        model = SINGLE[chosen](lesson).learn()
-        figures = {f"agreement_{name}": trial.agreement for name, trial in trials.items()}
-        model.metrics = {**model.metrics, **figures, f"chosen_{chosen}": 1.0}
+        weights = weigh(lesson, trials)
+        members = {name: SINGLE[name](lesson).learn() for name in weights}
+        model = _together(members, weights)
+        model.metrics = {
+            **model.metrics,
+            "agreement": model.agreement(x, y),
+            **{f"agreement_{name}": trial.agreement for name, trial in trials.items()},
+            **{f"weight_{name}": weight for name, weight in weights.items()},
+        }
         return model
+
+
+def _together(members: Mapping[str, PackedModel], weights: Mapping[str, float]) -> PackedModel:
+    """One model, or a mixture of several."""
+    if len(members) == 1:
+        return next(iter(members.values()))
+    return Mixture(list(members.values()), [weights[name] for name in members])
 
 
 def try_out(lesson: Lesson) -> dict[str, Trial]:
@@ -106,28 +123,31 @@ def try_out(lesson: Lesson) -> dict[str, Trial]:
         if name != "propagation" or lesson.further
     }
     images = lesson.public.images
-    if not images or choose(lesson, trials) != "propagation":
-        held = folds[0] if not images else np.where(folds[0] < _IMAGE_FOLDS, folds[0], -1)
+    if not images or not lesson.further:
+        held = np.where(folds[0] < _IMAGE_FOLDS, folds[0], -1) if images else folds[0]
         trials["network"] = _try(SINGLE["network"](lesson), [held])
     return trials
 
 
-def choose(lesson: Lesson, trials: Mapping[str, Trial]) -> str:
-    """The student to trust: one is, unless another was clearly better.
+def weigh(lesson: Lesson, trials: Mapping[str, Trial]) -> dict[str, float]:
+    """The weights of those that should decide; they sum to 1.
 
-    Trusted beforehand is who learns from all points if there are points without a label, since
-    labels agree with each other in mistakes that all agents make, and so with a student that
-    repeats them; without such points, a convolutional network for images, else a linear model.
+    A student that is z standard errors behind the best has exp(-z^2/2) of its weight, which is how
+    likely such a lag is by chance. Without a trial one student has it all: who learns from points
+    without a label, if there are any, else a network for images, or a linear model.
     """
-    trusted = "propagation" if lesson.further else "network" if lesson.public.images else "linear"
-    if trusted not in trials:
-        return trusted
-    rivals = {
-        name: trial.agreement
-        for name, trial in trials.items()
-        if name != trusted and trial.beats(trials[trusted]) > _CLEARLY
-    }
-    return max(rivals, key=lambda name: rivals[name], default=trusted)
+    if not trials:
+        trusted = (
+            "propagation" if lesson.further else "network" if lesson.public.images else "linear"
+        )
+        return {trusted: 1.0}
+    best = max(trials, key=lambda name: trials[name].agreement)
+    if "network" in trials and trials["network"].beats(trials[best]) > 0:  # on its own folds
+        best = "network"
+    behind = {name: max(0.0, trials[best].beats(trial)) for name, trial in trials.items()}
+    weights = {name: math.exp(-(lag**2) / 2) for name, lag in behind.items()}
+    total = sum(weight for weight in weights.values() if weight >= _LEAST_WEIGHT)
+    return {name: weight / total for name, weight in weights.items() if weight >= _LEAST_WEIGHT}
 
 
 def _try(student: SingleStudent, folds: Sequence[Places]) -> Trial:

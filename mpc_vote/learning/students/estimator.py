@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,13 @@ import numpy.typing as npt
 
 from mpc_vote.data.dataset import FloatArray, LabelArray
 from mpc_vote.learning.students import StudentOptions, model_file
-from mpc_vote.learning.students.classifier import GlobalModel
 from mpc_vote.learning.students.lesson import Doubles, Lesson, Sight
+from mpc_vote.learning.students.model_file import Packed, Stored
+from mpc_vote.learning.students.packed import PackedModel
 
 
-class EstimatorModel(GlobalModel):
+class EstimatorModel(PackedModel):
     """A fitted estimator, on points as vectors through the task's feature map."""
-
-    metrics: dict[str, float]
 
     def __init__(self, estimator: Any, see: Sight, shape: tuple[int, ...], classes: int) -> None:
         self._estimator, self._see, self.shape = estimator, see, shape
@@ -48,13 +47,13 @@ class EstimatorModel(GlobalModel):
             scores[:, known] = self._estimator.predict_proba(self._see(x))
         return scores
 
-    def save(self, path: Path, metadata: Mapping[str, str]) -> None:
-        """Write the estimator's skops bytes as an array of safetensors, whole or not at all."""
-        stored = _skops().dumps(self._estimator)
+    def pack(self) -> Packed:
+        """The estimator as the bytes that skops makes of it."""
+        stored = bytearray(_skops().dumps(self._estimator))
         arrays: dict[str, npt.NDArray[Any]] = {
             "centre": self._see.centre,
             "scale": self._see.scale,
-            "estimator": np.frombuffer(bytearray(stored), dtype=np.uint8),
+            "estimator": np.frombuffer(stored, dtype=np.uint8),
         }
         own = {
             model_file.READER: "estimator",
@@ -62,26 +61,26 @@ class EstimatorModel(GlobalModel):
             model_file.SHAPE: json.dumps(self.shape),
             model_file.CLASSES: str(self._classes),
         }
-        model_file.write(path, arrays, own, metadata)
+        return Packed(arrays, own)
 
     @classmethod
-    def load(cls, path: Path, trusted: Sequence[str] = ()) -> EstimatorModel:
-        """Read what `save` wrote, of skops' own types and those in `trusted`, by full name."""
-        stored = model_file.read(path)
-        if "estimator" not in stored.arrays:
-            raise ValueError(f"{path}: there is no estimator in it")
-        content = stored.arrays.pop("estimator").numpy().tobytes()
-        centre, scale = stored.doubles(centre="d", scale="d")
+    def unpack(cls, stored: Stored, trusted: Sequence[str] = ()) -> EstimatorModel:
+        """Of skops' own types and those in `trusted`, by full name."""
+        arrays = dict(stored.arrays)
+        if "estimator" not in arrays:
+            raise ValueError(f"{stored.path}: there is no estimator in it")
+        content = arrays.pop("estimator").numpy().tobytes()
+        centre, scale = stored._replace(arrays=arrays).doubles(centre="d", scale="d")
         skops = _skops()
         unknown = sorted(set(skops.get_untrusted_types(data=content)) - set(trusted))
         if unknown:
             raise ValueError(
-                f"{path}: the estimator has types that are not trusted: {', '.join(unknown)}; name "
-                f"them in from_estimator(..., trusted=[...]) if they are"
+                f"{stored.path}: the estimator has types that are not trusted: "
+                f"{', '.join(unknown)}; name them in from_estimator(..., trusted=[...]) if they are"
             )
-        estimator = skops.loads(content, trusted=list(trusted))
         see = Sight(stored.says(model_file.FEATURES), centre, scale)
-        return cls(estimator, see, stored.shape, stored.classes)
+        shape, classes = stored.shape, stored.classes
+        return cls(skops.loads(content, trusted=list(trusted)), see, shape, classes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +107,7 @@ class EstimatorStudent:
 
     def load(self, path: Path) -> EstimatorModel:
         """See `StudentFactory`."""
-        return EstimatorModel.load(path, self.trusted)
+        return EstimatorModel.unpack(model_file.read(Path(path)), self.trusted)
 
 
 def from_estimator(estimator: Any, trusted: Sequence[str] = ()) -> EstimatorStudent:

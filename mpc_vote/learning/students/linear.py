@@ -7,14 +7,11 @@ noisy labels make a cautious model. Chance decides about nothing but the folds.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 
 from mpc_vote.data.dataset import FloatArray
 from mpc_vote.learning.students import model_file
-from mpc_vote.learning.students.classifier import GlobalModel
 from mpc_vote.learning.students.lesson import Doubles, Lesson, Places, Sight
 from mpc_vote.learning.students.logistic import (
     Affine,
@@ -23,13 +20,13 @@ from mpc_vote.learning.students.logistic import (
     one_hot,
     softmax,
 )
+from mpc_vote.learning.students.model_file import Packed, Stored
+from mpc_vote.learning.students.packed import PackedModel
 from mpc_vote.learning.students.single import SingleStudent
 
 
-class LinearModel(GlobalModel):
+class LinearModel(PackedModel):
     """An affine score for each class, of points as they are seen."""
-
-    metrics: dict[str, float]
 
     def __init__(self, see: Sight, shape: tuple[int, ...], affine: Affine) -> None:
         self._see, self.shape = see, shape
@@ -46,8 +43,7 @@ class LinearModel(GlobalModel):
             raise ValueError(f"a point has shape {x.shape[1:]}, the model takes {self.shape}")
         return softmax(self._see(x) @ self._weight + self._offset)
 
-    def save(self, path: Path, metadata: Mapping[str, str]) -> None:
-        """Write safetensors, whole or not at all."""
+    def pack(self) -> Packed:
         arrays = {
             "centre": self._see.centre,
             "scale": self._see.scale,
@@ -59,12 +55,10 @@ class LinearModel(GlobalModel):
             model_file.FEATURES: self._see.features,
             model_file.SHAPE: json.dumps(self.shape),
         }
-        model_file.write(path, arrays, own, metadata)
+        return Packed(arrays, own)
 
     @classmethod
-    def load(cls, path: Path) -> LinearModel:
-        """Read what `save` wrote."""
-        stored = model_file.read(path)
+    def unpack(cls, stored: Stored) -> LinearModel:
         centre, scale, weight, offset = stored.doubles(
             centre="d", scale="d", weight="dc", offset="c"
         )

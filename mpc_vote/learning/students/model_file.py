@@ -26,6 +26,13 @@ CLASSES = f"{OWN}classes"
 _LARGEST_POINT, _MOST_CLASSES = 1 << 26, 1 << 16
 
 
+class Packed(NamedTuple):
+    """A model as arrays, and words about them under keys that begin with `OWN`."""
+
+    arrays: Mapping[str, torch.Tensor | npt.NDArray[Any]]
+    own: Mapping[str, str]
+
+
 class Stored(NamedTuple):
     """What is in a file: `own` says what the arrays mean, `metadata` what the caller added."""
 
@@ -79,31 +86,27 @@ class Stored(NamedTuple):
         return [self.arrays[name].numpy() for name in wanted]
 
 
-def write(
-    path: str | Path,
-    arrays: Mapping[str, torch.Tensor | npt.NDArray[Any]],
-    own: Mapping[str, str],
-    metadata: Mapping[str, str],
-) -> None:
+def write(path: Path, packed: Packed, metadata: Mapping[str, str]) -> None:
     """Write a model, whole or not at all."""
     if not all(isinstance(part, str) for item in metadata.items() for part in item):
         raise ValueError("metadata must map strings to strings")
     for key in metadata:
         if key.startswith(OWN):
             raise ValueError(f"{key} is written by the model itself")
-    path = Path(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
-    tensors = {name: torch.as_tensor(array).contiguous() for name, array in arrays.items()}
+    tensors = {  # copies, as safetensors refuses arrays that share memory
+        name: torch.as_tensor(array).clone(memory_format=torch.contiguous_format)
+        for name, array in packed.arrays.items()
+    }
     try:
-        save_file(tensors, draft, metadata={**metadata, **own})
+        save_file(tensors, draft, metadata={**metadata, **packed.own})
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
 
 
-def read(path: str | Path) -> Stored:
+def read(path: Path) -> Stored:
     """Read what `write` wrote; every array is finite."""
-    path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such model file")
     try:

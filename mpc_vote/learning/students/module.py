@@ -27,6 +27,7 @@ from mpc_vote.learning.nets.optimisers import AdamW, one_cycle, one_thread
 from mpc_vote.learning.students import StudentOptions, model_file
 from mpc_vote.learning.students.classifier import GlobalModel
 from mpc_vote.learning.students.lesson import Lesson, mapped
+from mpc_vote.learning.students.model_file import Packed
 
 Build: TypeAlias = Callable[[tuple[int, ...], int], nn.Module]
 """Makes an untrained network for points of a shape and so many classes."""
@@ -72,7 +73,7 @@ class ModuleModel(GlobalModel):
             model_file.SHAPE: json.dumps(self.shape),
             model_file.CLASSES: str(self._classes),
         }
-        model_file.write(path, self._network.state_dict(), own, metadata)
+        model_file.write(path, Packed(self._network.state_dict(), own), metadata)
 
 
 @dataclass(frozen=True, eq=False)

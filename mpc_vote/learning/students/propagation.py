@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from mpc_vote.learning.students import load_model
-from mpc_vote.learning.students.classifier import GlobalModel
 from mpc_vote.learning.students.folds import stratified
 from mpc_vote.learning.students.lesson import Doubles, Lesson, Places
 from mpc_vote.learning.students.linear import LinearHead, LinearModel
+from mpc_vote.learning.students.packed import PackedModel
 from mpc_vote.learning.students.semi_supervised import (
     SemiSupervisedRecipe,
     fit_told,
@@ -48,7 +48,7 @@ class Propagation(SingleStudent):
         held, told = self._places[rows], self._places[part.asked]
         return self._walks.guess(held, told, part.labels, part.classes)
 
-    def learn(self) -> GlobalModel:
+    def learn(self) -> PackedModel:
         lesson = self.lesson
         spread = self._walks.spread(lesson.labels, lesson.classes)
         if lesson.public.images:

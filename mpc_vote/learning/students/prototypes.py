@@ -9,9 +9,7 @@ and again until classes settle. This outvotes single wrong labels. A linear head
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +18,6 @@ from mpc_vote.data.dataset import FloatArray, LabelArray
 from mpc_vote.learning.features.maps import unit
 from mpc_vote.learning.nets.ridge import Ridge
 from mpc_vote.learning.students import model_file
-from mpc_vote.learning.students.classifier import GlobalModel
 from mpc_vote.learning.students.lesson import (
     Doubles,
     Lesson,
@@ -30,6 +27,8 @@ from mpc_vote.learning.students.lesson import (
     class_shares,
 )
 from mpc_vote.learning.students.logistic import one_hot, softmax
+from mpc_vote.learning.students.model_file import Packed, Stored
+from mpc_vote.learning.students.packed import PackedModel
 from mpc_vote.learning.students.single import SingleStudent
 
 # What an asked point's label weighs beside what the centres say of the point.
@@ -82,10 +81,8 @@ class Directions(NamedTuple):
         return unit(np.asarray((unit(vectors) - self.middle) @ self.basis, dtype=np.float32))
 
 
-class PrototypeStudent(GlobalModel):
+class PrototypeStudent(PackedModel):
     """A linear model of directions, with the metrics of its training."""
-
-    metrics: dict[str, float]
 
     def __init__(self, head: Ridge, look: Directions, see: Sight, shape: tuple[int, ...]) -> None:
         self._head, self._look, self._see = head, look, see
@@ -102,8 +99,7 @@ class PrototypeStudent(GlobalModel):
             raise ValueError(f"points have shape {x.shape[1:]}, the student's {self.shape}")
         return self._head.scores(self._look(self._see(x)))
 
-    def save(self, path: Path, metadata: Mapping[str, str]) -> None:
-        """Write safetensors, whole or not at all."""
+    def pack(self) -> Packed:
         arrays = {
             "centre": self._see.centre,
             "scale": self._see.scale,
@@ -117,12 +113,10 @@ class PrototypeStudent(GlobalModel):
             model_file.FEATURES: self._see.features,
             model_file.SHAPE: json.dumps(self.shape),
         }
-        model_file.write(path, arrays, own, metadata)
+        return Packed(arrays, own)
 
     @classmethod
-    def load(cls, path: Path) -> PrototypeStudent:
-        """Read what `save` wrote."""
-        stored = model_file.read(path)
+    def unpack(cls, stored: Stored) -> PrototypeStudent:
         centre, scale, middle, basis, weight, offset = stored.doubles(
             centre="d", scale="d", middle="d", basis="dp", weight="pc", offset="c"
         )

@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 
 from mpc_vote.data.dataset import FloatArray, LabelArray
 from mpc_vote.learning.students import StudentOptions
-from mpc_vote.learning.students.classifier import GlobalModel
 from mpc_vote.learning.students.lesson import Doubles, Lesson, Places
+from mpc_vote.learning.students.packed import PackedModel
 
 
 class SingleStudent(ABC):
@@ -23,12 +23,12 @@ class SingleStudent(ABC):
         of them would say, or near to it where that is much cheaper."""
 
     @abstractmethod
-    def learn(self) -> GlobalModel:
+    def learn(self) -> PackedModel:
         """The model of all labels."""
 
     @classmethod
     def train(
         cls, x: FloatArray, y: LabelArray, unlabelled: FloatArray | None, options: StudentOptions
-    ) -> GlobalModel:
+    ) -> PackedModel:
         """See `StudentFactory`."""
         return cls(Lesson.of(x, y, unlabelled, options)).learn()

@@ -8,7 +8,6 @@ targets and weight decay keep the network from learning those by heart.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -23,19 +22,18 @@ from mpc_vote.learning.nets.networks import (
     predict_scores,
 )
 from mpc_vote.learning.students import model_file
-from mpc_vote.learning.students.classifier import GlobalModel
 from mpc_vote.learning.students.lesson import Doubles, Lesson, Places, mapped
+from mpc_vote.learning.students.model_file import Packed, Stored
+from mpc_vote.learning.students.packed import PackedModel
 from mpc_vote.learning.students.single import SingleStudent
 
 _STEPS, _TRIAL_STEPS = 500, 250
 _BATCH = 32
 
 
-class Student(GlobalModel):
+class Student(PackedModel):
     """A trained network with its metrics and the metadata it was stored with; it takes points as
     they are, or their `features`."""
-
-    metrics: dict[str, float]
 
     def __init__(
         self,
@@ -65,24 +63,23 @@ class Student(GlobalModel):
         """Softmax scores, (rows, classes)."""
         return predict_scores(self._network, mapped(self._features)(x) if self._features else x)
 
-    def save(self, path: str | Path, metadata: Mapping[str, str]) -> None:
-        """Write safetensors, whole or not at all; `metadata` is kept beside the architecture."""
+    def pack(self) -> Packed:
         own = {
             model_file.READER: "network",
             model_file.ARCHITECTURE: self._network.architecture.to_json(),
             model_file.FEATURES: self._features,
         }
-        model_file.write(path, self._network.state_dict(), own, metadata)
+        return Packed(self._network.state_dict(), own)
 
     @classmethod
-    def load(cls, path: str | Path) -> Student:
-        """Read what `save` wrote; every array is checked for name, shape, type and finiteness."""
-        stored = model_file.read(path)
+    def unpack(cls, stored: Stored) -> Student:
+        """Every array is checked for name, shape and type."""
+        architecture = stored.says(model_file.ARCHITECTURE)
         try:
-            network = Network(Architecture.from_json(stored.says(model_file.ARCHITECTURE)))
+            network = Network(Architecture.from_json(architecture))
             _check_arrays(network.state_dict(), stored.arrays)
         except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
+            raise ValueError(f"{stored.path}: {error}") from error
         network.load_state_dict(stored.arrays)
         network.eval()
         features = stored.own.get(model_file.FEATURES, "")  # not in files of version 0.2

@@ -3,18 +3,23 @@
 In AE-DPFL an agent that never saw a class must name one of its own for it, and such votes gather
 on the classes that look alike: they cost more of the margin than all other mistakes together. An
 all-zero ballot is no more sensitive than a one-hot one, so such an agent had better abstain. What
-it does with its own data to decide so changes nothing but its own ballot, and agent-level privacy
-pays for the whole ballot already. At instance level this would not hold.
+it does with its own data to decide so changes nothing but its own ballot, and `one_hot` ballots pay
+for all of it: at agent level for the vote, at instance level for one that moves to another class,
+which is further than from a class to nothing.
 
 The network gets one more class, "unknown", for which unlabelled public points are the examples:
 
 1. All public points count as unknown, at a small weight. Points like the agent's own are pulled
    both ways and lean to their class; what it never saw is pulled one way only.
-2. Of the public points, which should hold each class about equally often, a little less than the
-   share that the agent's classes leave is taken for unknown, likeliest first; the rest gets the
-   class that the network gives it. (A little less, as votes that should not be cast scatter over
-   classes, but those that are missing all miss in one.) The network learns on from these labels
-   beside the agent's own.
+2. Of the public points, a little less than the share that is of none of the agent's classes is
+   taken for unknown, likeliest first; the rest gets the class that the network gives it. (A little
+   less, as votes that should not be cast scatter over classes, but those that are missing all miss
+   in one.) The network learns on from these labels beside the agent's own.
+
+How large that share is, nobody tells an agent, and classes need not be equally frequent. So it is
+estimated: networks that learnt from one half of the agent's points, as in step 1, call a share `s`
+of the public points unknown, and a share `f` of the agent's other half, wrongly. Of points that are
+unknown all are called so, of the others a share `f`: hence s = u + (1 - u) f.
 
 The public points should be those that may be asked, or be like them.
 """
@@ -49,7 +54,8 @@ _RECIPES = {
 }
 _EXPOSURE = 0.1
 _SMOOTHING = 0.1
-_KEEN = 0.95
+_KEEN = 0.98
+_MOST_WRONG = 0.9
 
 
 def votes(scores: FloatArray) -> LabelArray:
@@ -96,9 +102,56 @@ def train_abstaining_chunk(
 
     everything = np.full((len(agents), len(public)), classes)
     first, _ = learn(lambda some: fresh(architecture, seed, some, data), everything, _EXPOSURE)
-    unknown = [_KEEN * (1 - len(np.unique(data[agent][1])) / classes) for agent in agents]
-    targets = _share_out(predict_scores([first], public), unknown)
+    shares = _unknown_shares(data, classes, public, seed, agents, architecture)
+    targets = _share_out(predict_scores([first], public), [_KEEN * share for share in shares])
     return learn(lambda some: first.pick([places[agent] for agent in some]), targets, 1.0)
+
+
+def _unknown_shares(
+    data: Sequence[Labelled],
+    classes: int,
+    public: FloatArray,
+    seed: int,
+    agents: Sequence[int],
+    architecture: Architecture,
+) -> list[float]:
+    """What share of the public points is of none of an agent's classes; none where it has all."""
+    lacking = [agent for agent in agents if len(np.unique(data[agent][1])) < classes]
+    halves = [half for x, y in data for half in _halves(x, y)]
+    learners = [2 * agent + half for agent in lacking for half in (0, 1)]
+    shares = dict.fromkeys(agents, 0.0)
+    if not lacking:
+        return list(shares.values())
+    places = {learner: place for place, learner in enumerate(learners)}
+    everything = np.full((len(learners), len(public)), classes)
+    network, _ = train_chunk(
+        lambda some: fresh(architecture, seed, some, halves),
+        halves,
+        _learn_from(places, everything, _EXPOSURE),
+        _RECIPES[architecture.kind],
+        seed,
+        learners,
+        public,
+    )
+    called = _called_unknown(predict_scores([network], public))
+    for learner in learners:
+        other = _called_unknown(predict_scores([network], halves[learner ^ 1][0]))
+        place = places[learner]
+        wrongly = min(float(other[place]), _MOST_WRONG)
+        share = (float(called[place]) - wrongly) / (1 - wrongly)
+        shares[learner // 2] += max(0.0, share) / 2
+    return list(shares.values())
+
+
+def _halves(x: FloatArray, y: LabelArray) -> tuple[Labelled, Labelled]:
+    """An agent's points, of each class every other one."""
+    order = np.argsort(y, kind="stable")
+    return (x[order[0::2]], y[order[0::2]]), (x[order[1::2]], y[order[1::2]])
+
+
+def _called_unknown(scores: FloatArray) -> FloatArray:
+    """The share of rows that each network rather calls unknown than anything else, (networks,)."""
+    return np.asarray((scores[:, :, -1] > 1 / 2).mean(axis=1), dtype=np.float32)
 
 
 def _learn_from(

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy.typing as npt
@@ -29,6 +30,7 @@ from mpc_vote.learning.voters import VoterOptions, classes_of
 from mpc_vote.learning.voters.answers import Fault
 from mpc_vote.learning.voters.frames import Deadline, FrameError, receive, send
 from mpc_vote.learning.voters.messages import opening
+from mpc_vote.plugins import PluginError
 from mpc_vote.voting.ballots import BALLOTS, BallotKind
 
 WORKER = "mpc_vote.learning.voters.worker"
@@ -62,6 +64,9 @@ class IsolatedVoter:
         self._limit = options.start_seconds
         self._classes = classes_of(data, options)
         self._lock = threading.Lock()
+        # A process ends with the thread that started it (`die_with_parent`), and votes are asked
+        # for in threads that come and go.
+        self._starter = ThreadPoolExecutor(1, thread_name_prefix="voters")
         self._closed = False
         self._child: _Child | None = None
         self.kinds: tuple[BallotKind, ...] = ()
@@ -135,6 +140,7 @@ class IsolatedVoter:
         with self._lock:
             self._closed = True
         self._kill()
+        self._starter.shutdown(wait=False)
 
     def _restart(self) -> None:
         """Ends the process, and lets another load while nobody waits for it."""
@@ -146,7 +152,7 @@ class IsolatedVoter:
         with self._lock:
             if self._closed:
                 raise VoterError("its agent stops")
-            child = self._child = _Child()
+            child = self._child = self._starter.submit(_Child).result(_SEND_SECONDS)
         try:
             send(child.line, *self._opening, Deadline(_SEND_SECONDS))
         except (OSError, TimeoutError) as error:
@@ -213,6 +219,8 @@ def _raise_refusal(header: dict[str, Any]) -> None:
     """What the process says about why there is no voter."""
     if "refused" in header:
         why = printable(str(header["refused"]))
+        if header.get("plugin"):
+            raise PluginError(why)
         if header.get("module"):
             raise ModuleNotFoundError(why, name=str(header["module"]))
         raise ValueError(why)

@@ -18,6 +18,7 @@ from mpc_vote.learning.voters import make_voter
 from mpc_vote.learning.voters.answers import FaultyAnswer
 from mpc_vote.learning.voters.frames import Deadline, receive, send
 from mpc_vote.learning.voters.messages import opened
+from mpc_vote.plugins import PluginError
 from mpc_vote.voting.ballots import BALLOTS
 
 _ANY_SIZE = 1 << 62
@@ -54,7 +55,8 @@ def main(descriptor: int) -> None:
 def _refusal(error: BaseException) -> dict[str, Any]:
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     text = str(error) if isinstance(error, ValueError | OSError | ImportError) else repr(error)
-    return {"refused": text[:_DETAIL], "module": missing}
+    plugin = isinstance(error, PluginError)
+    return {"refused": text[:_DETAIL], "module": missing, "plugin": plugin}
 
 
 if __name__ == "__main__":

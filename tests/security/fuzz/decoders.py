@@ -74,7 +74,7 @@ def at_a_fixed_time() -> Iterator[None]:
     clock = SimpleNamespace(time=lambda: NOW, monotonic=time.monotonic)
     with (
         mock.patch("mpc_vote.voting.spec.time", clock),
-        mock.patch("aggregator.coordinator.requests.time", clock),
+        mock.patch("aggregator.coordinator.planner.time", clock),
     ):
         yield
 

@@ -351,7 +351,9 @@ def _party(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
             _EXCHANGE_SECONDS,
         )
         mark = DealerMark(folder / "dealer-caught", PARTIES[rank])
-        journal = RoundJournal(Path(":memory:"))
+        # A fresh one for each script: a round that was opened in one is unknown in the next.
+        kept_in = folder / "journal.db"
+        journal = RoundJournal(kept_in)
         servicer = PartyServicer(committee, journal, mark, 1 << 24, _COPIES)
         try:
             outcome = await play(
@@ -368,6 +370,7 @@ def _party(folder: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
             servicer._threads.shutdown(wait=False, cancel_futures=True)
             mark._path.unlink(missing_ok=True)
             journal.close()
+            kept_in.unlink()
         if len(servicer._rounds) > MAX_OPEN_ROUNDS:
             raise Finding("too many rounds")
         arrived = [one.result()._first for one in peer_servicer._waiting.values() if one.done()]
@@ -924,6 +927,7 @@ _CLIENT_TYPES = [
     model_pb2.GetModelResponse,
     model_pb2.PredictResponse,
     common_pb2.GetTaskResponse,
+    label_pb2.PlanRoundResponse,
 ]
 
 

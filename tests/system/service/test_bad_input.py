@@ -115,9 +115,9 @@ BAD_REQUESTS: dict[str, tuple[list[label_pb2.RequestLabelsRequest], str, str]] =
     "unknown ballot": (request({**GOOD, "ballot": 99}, ROW), "METHOD_UNKNOWN", "ballot 99"),
     "unknown engine": (request({**GOOD, "engine": 99}, ROW), "METHOD_UNKNOWN", "engine 99"),
     "ballot of nobody": (
-        request({**GOOD, "ballot": common_pb2.BALLOT_KIND_ONE_HOT}, ROW),
+        request({**GOOD, "ballot": common_pb2.BALLOT_KIND_MULTI_LABEL, "tau": 1}, ROW),
         "BALLOT_UNSUPPORTED",
-        "No connected agent casts one_hot",
+        "No connected agent casts multi_label",
     ),
     "negative sigma": (request({**GOOD, "sigma": -1.0}, ROW), "SIGMA_RANGE", "-1"),
     "sigma not a number": (request({**GOOD, "sigma": math.nan}, ROW), "SIGMA_RANGE", "nan"),

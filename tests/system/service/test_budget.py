@@ -91,7 +91,7 @@ async def at_once(
 ) -> list[LabelResult | VoteError]:
     """Asks for so many rounds at the same time."""
     asked = (
-        client.label(group.queries(ROWS, seed=n), group.plan(sigma=SIGMA, **plan))
+        client.label(group.queries(ROWS, seed=n), group.plan(sigma=SIGMA, agreement=None, **plan))
         for n in range(rounds)
     )
     answers = []
@@ -261,7 +261,9 @@ async def test_the_budget_of_a_running_agent_is_a_query(fragile: Service, farms:
         ):
             for ballot in ballots:
                 quorum = 1 if ballot is ONE_HOT else 4
-                plan = farms.plan(sigma=SIGMA, ballot=ballot, quorum=quorum, collusion=0)
+                plan = farms.plan(
+                    sigma=SIGMA, ballot=ballot, quorum=quorum, collusion=0, agreement=None
+                )
                 await client.label(farms.queries(ROWS), plan)
             figures = await asyncio.to_thread(budget, "--data-dir", folder, "--spends", "--k=10")
     spends = spends_of(fragile, "turncoat")

@@ -33,12 +33,13 @@ def examples_of(docstring: str | None) -> list[str]:
 
 
 def adapted(code: str, service: Service, group: Group) -> str:
-    """The same with this service's address, this client's folder and as many classes."""
+    """The same with this service's address, this client's folder and as many classes; its few
+    votes would be drowned."""
     certs = service.certs(Role.CLIENT, "client")
     for shown, real in (
         ("localhost:7000", service.cluster.coordinator_address),
         ("certs/client/me", str(certs)),
-        ("classes=10", f"classes={group.classes}"),
+        ("classes=10", f"classes={group.classes}, agreement=None"),
     ):
         assert shown in code
         code = code.replace(shown, real)

@@ -15,6 +15,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -482,22 +483,29 @@ async def test_a_round_that_fails_uncharged_gives_promised_budgets_back(
     fragile: Service, farms: Group
 ) -> None:
     """The agent's budget is for either round; the first fails long before its deadline."""
-    vote = {"sigma": 25.0, "ballot": ONE_HOT, "collusion": 0, "answer_seconds": 60}
+    loners = replace(farms, classes=4)
+    vote = {
+        "sigma": 25.0,
+        "ballot": ONE_HOT,
+        "collusion": 0,
+        "answer_seconds": 60,
+        "agreement": None,
+    }
     async with (
-        fragile.extra_agent("keeper", farms, voter="network", budget_instance="1.85"),
+        fragile.extra_agent("keeper", loners, voter="network", budget_instance="1.85"),
         fragile.client() as client,
     ):
         async with (
-            ghost(fragile, "ghost", classes=farms.classes, shape=farms.shape) as agent,
-            preparing(client, farms, 1, quorum=2, **vote) as task,
+            ghost(fragile, "ghost", classes=loners.classes, shape=loners.shape) as agent,
+            preparing(client, loners, 1, quorum=2, **vote) as task,
         ):
             await agent.decline((await agent.announced()).round_id)
             with refused(ErrorKind.QUORUM_MISSED, "Nothing was spent"):
                 await asyncio.wait_for(task, SECONDS)
-        result = await client.label(farms.queries(100), farms.plan(quorum=1, **vote))
+        result = await client.label(loners.queries(100), loners.plan(quorum=1, **vote))
         assert result.contributors == 1
         with refused(ErrorKind.QUORUM_UNAFFORDABLE, "BUDGET_EXHAUSTED"):
-            await client.label(farms.queries(10), farms.plan(quorum=1, **vote))
+            await client.label(loners.queries(10), loners.plan(quorum=1, **vote))
 
 
 async def test_a_coordinator_that_is_stopped_tells_its_clients(

@@ -396,7 +396,7 @@ async def test_who_interrupts_a_request_hears_what_becomes_of_its_round(
     arguments = [
         *("label", f"--certs={certs}", f"--coordinator={service.cluster.coordinator_address}"),
         *(f"--queries={tmp_path / 'queries.npy'}", f"--out={out}", "--classes=5", "--sigma=1"),
-        *("--quorum=1", "--collusion=0", "--answer-seconds=3000"),
+        *("--yes", "--quorum=1", "--collusion=0", "--answer-seconds=3000"),
     ]
     async with ghost(service, "idler", classes=5) as idler:
         before = len(service.spends())
@@ -564,8 +564,8 @@ def test_the_commands_label_train_and_tell(
     status = json.loads(done.stdout)
     agents = {agent["agent"]: agent for agent in status["agents"]}
     assert agents.keys() == {"clinic-0", "clinic-1", "clinic-2", "lab-0", "lab-1"}
-    assert agents["clinic-1"]["k"] == 5
-    assert agents["lab-0"]["query_shape"] == [16, 8]
+    assert agents["clinic-1"]["offer"]["k"] == 5
+    assert agents["lab-0"]["offer"]["query_shape"] == [16, 8]
     assert agents["lab-0"]["min_sigma"] == 0.5
     assert status["parties"] == ["party-0", "party-1", "party-2"]
     assert status["total_epsilon_agent"] == told["total_epsilon_agent"]

@@ -43,7 +43,9 @@ async def test_simulation_and_service_give_the_same_labels(service: Service) -> 
                 voters[name] = await join(stack, service, name, own, _Seeded, *flags[method])
             client = await stack.enter_async_context(service.client())
             await until(lambda: attends(client, *voters), "all attend")  # noqa: B023
-            plan = Plan(classes=10, sigma=SIGMA, ballot=kind, quorum=AGENTS, collusion=1)
+            plan = Plan(
+                classes=10, sigma=SIGMA, ballot=kind, quorum=AGENTS, collusion=1, agreement=None
+            )
             result = await client.label(parts.public.x, plan)
         roster = {name: voter.k for name, voter in voters.items()}
         spec = simulated_spec(kind, QUERIES, 10, roster, SIGMA, quorum=AGENTS, collusion=1)

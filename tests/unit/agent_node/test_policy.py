@@ -76,7 +76,7 @@ def spec_for(present: Mapping[str, agent_pb2.Capabilities], **plan: Any) -> Spec
         min_k=given.min_k,
         max_k=given.max_k,
     )
-    message = Plan(classes=CLASSES, **plan).message()
+    message = Plan(classes=CLASSES, agreement=None, **plan).message()
     return make_spec(message, QUERIES, present, defaults, 0.001)
 
 

@@ -70,7 +70,7 @@ def broken(*_: object) -> _Stringy:
 @pytest.mark.parametrize(
     ("flags", "error", "why"),
     [
-        (["--voter=nowhere:make"], CommandError, "voter nowhere:make: 'nowhere:make' can't be lo"),
+        (["--voter=nowhere:make"], ConfigError, "--voter: 'nowhere:make' can't be loaded"),
         (["--reader=nowhere:read"], ConfigError, "--reader: 'nowhere:read' can't be loaded"),
         (["--features=hearsay"], CommandError, "can't make the voter knn: "),
         ([f"--voter={__name__}:broken"], CommandError, "failed: KeyError: 'knn_count'"),

@@ -49,7 +49,7 @@ PLAIN = common_pb2.Offer(
     k=7,
 )
 DEFAULTS = Defaults(
-    ("p", "q"), "dealer", TABLE, 9.0, 0.0, 1e-3, 0.8, 0, 60, 1, 1_000, {"one": ONE, "two": TWO}
+    ("p", "q"), "dealer", TABLE, 0.5, 0.0, 1e-3, 0.8, 0, 60, 1, 1_000, {"one": ONE, "two": TWO}
 )
 
 

@@ -319,7 +319,7 @@ def test_a_coordinator_takes_it_from_a_request_or_its_settings(
     )
     can = agent_pb2.Capabilities(offers=[offer])
     default = TABLE if asked else bundled
-    defaults = Defaults(("p", "q"), "dealer", default, 9.0, 0.0, 1e-3, 0.8, 1, 60, 1, 1_000)
+    defaults = Defaults(("p", "q"), "dealer", default, 0.5, 0.0, 1e-3, 0.8, 1, 60, 1, 1_000)
     request = Asked(classes=CLASSES, engine=bundled if asked else None).message()
     spec = make_spec(request, queries, dict.fromkeys(NAMES, can), defaults, 0.001)
     assert isinstance(spec.engine, BundledArgmax)

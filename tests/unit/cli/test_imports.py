@@ -92,7 +92,10 @@ def test_a_client_takes_no_more_than_the_plain_installation(code: str) -> None:
         (["--version"], ()),
         (["health", "--help"], ()),
         *(([name, "--help"], CLI) for name in ("label", "status", "rounds", "budget", "certs")),
-        *(([name, "--help"], CLI) for name in ("train", "model", "account", "relay", "token")),
+        *(
+            ([name, "--help"], CLI)
+            for name in ("train", "model", "account", "plan", "relay", "token")
+        ),
         *((["task", word, "--help"], CLI) for word in ("init", "check", "show")),
         *(([name, "--help"], CLI) for name in ("dealer", "party", "coordinator", "agent")),
     ],

@@ -57,8 +57,9 @@ def test_epsilons_are_those_that_account_gives(
     made: Made, capsys: pytest.CaptureFixture[str]
 ) -> None:
     figures = made(*COUNTS, "--sigma=40", "--queries=500")
-    given = ("--method=knn", "--ballot=count", "--k=50", "--sigma=40", "--queries=500", "--json")
-    assert cli.main(["account", *given, "--agents=8", "--quorum=7", "--collusion=1"]) == 0
+    votes = ("--method=knn", "--ballot=knn_count", "--k=50", "--sigma=40", "--queries=500")
+    roster = ("--agents=8", "--quorum=7", "--collusion=1")
+    assert cli.main(["account", *votes, *roster, "--json"]) == 0
     account = json.loads(capsys.readouterr().out)
     (plan,) = figures["plans"]
     assert plan["epsilon_instance"] == account["instance"]["tight"]

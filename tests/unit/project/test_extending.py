@@ -39,6 +39,23 @@ map = "raw"
 [vote]
 ballot = "one_hot"
 """
+TRIAGE = """
+format = 1
+name = "triage"
+classes = ["low", "high"]
+[input]
+kind = "table"
+label = "risk"
+[[input.columns]]
+name = "age"
+kind = "number"
+center = 50.0
+scale = 10.0
+[features]
+map = "standard"
+[vote]
+ballot = "one_hot"
+"""
 REQUIRED = ("--certs=x", "--data-dir=x", "--parties=a=h:1,b=h:2")
 
 
@@ -54,8 +71,7 @@ def my_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "installed" / "my_package"
     package.mkdir(parents=True)
     for heading, module in MODULES.items():
-        (code,) = blocks(heading, "python")
-        (package / f"{module}.py").write_text(code)
+        (package / f"{module}.py").write_text("\n\n".join(blocks(heading, "python")))
     (shown,) = blocks("Entry points", "toml")
     info = package.with_name("my_package-1.0.dist-info")
     info.mkdir()
@@ -110,6 +126,16 @@ def test_the_reader_and_the_voter_make_an_agent(
         assert voter.vote(CENTRES, ONE_HOT).tolist() == [0, 1, 0]
     else:
         assert voter.vote(CENTRES, voter.kinds[0]).argmax(axis=1).tolist() == [0, 1, 2]
+
+
+def test_the_function_makes_an_agent_without_data(tmp_path: Path) -> None:
+    path = tmp_path / "task.toml"
+    path.write_text(TRIAGE)
+    flags = [f"--task={path}", "--voter=my_package.rules:risk", "--inputs=raw"]
+    settings = config.load(AgentSettings, [*REQUIRED, "--coordinator=h:1", *flags])
+    (serving,) = prepare(settings, "ann")
+    rows = np.array([[70, 1], [20, 1], [0, 0]], np.float32)
+    assert serving.voter.vote(rows, ONE_HOT).tolist() == [1, 0, 0]
 
 
 def test_the_reader_is_taken_by_its_place_too(tmp_path: Path) -> None:

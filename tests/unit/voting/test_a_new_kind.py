@@ -201,7 +201,7 @@ def test_a_coordinator_makes_such_rounds_of_agents_that_cast_them(approval: Appr
     )
     can = agent_pb2.Capabilities(offers=[offer])
     present, plan = dict.fromkeys(NAMES, can), Plan(classes=CLASSES, ballot=approval, tau=TAU)
-    defaults = Defaults(("p", "q"), "dealer", TABLE, 9.0, 0.0, 1e-3, 0.8, 1, 60, 1, 1_000)
+    defaults = Defaults(("p", "q"), "dealer", TABLE, 0.5, 0.0, 1e-3, 0.8, 1, 60, 1, 1_000)
     spec = make_spec(plan.message(), queries, present, defaults, 0.001)
     assert spec.ballot is approval and list(spec.roster) == NAMES
     assert not spec.message.verified and spec.engine.name.startswith(TABLE.name)

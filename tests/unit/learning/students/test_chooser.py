@@ -9,7 +9,7 @@ from mpc_vote.data.embedded import load_embedded
 from mpc_vote.learning.features.maps import strokes
 from mpc_vote.learning.query_selection import representatives
 from mpc_vote.learning.students import StudentOptions, chooser
-from mpc_vote.learning.students.chooser import Chooser, Trial, choose, try_out
+from mpc_vote.learning.students.chooser import Chooser, Trial, try_out, weigh
 from mpc_vote.learning.students.lesson import Lesson, PublicPoints
 
 
@@ -36,14 +36,32 @@ def _columns(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return x, (x[:, 0] + 0.3 * rng.normal(size=count) > 1).astype(np.int64)
 
 
-def test_who_is_trusted_gives_way_only_to_who_is_clearly_better() -> None:
+def test_who_is_clearly_behind_has_no_say() -> None:
     lesson = _lesson(100, 50)
-    base = _trial(0.8, 0)
-    assert choose(lesson, {"linear": _trial(0.8, 0), "propagation": base}) == "propagation"
-    assert choose(lesson, {"linear": _trial(0.9, 1), "propagation": base}) == "linear"
-    assert choose(lesson, {"linear": _trial(0.7, 1), "propagation": base}) == "propagation"
-    trials = {"linear": _trial(0.9, 1), "propagation": base, "network": _trial(0.97, 2)}
-    assert choose(lesson, trials) == "network"
+    weights = weigh(lesson, {"linear": _trial(0.95, 1), "propagation": _trial(0.8, 0)})
+    assert weights == {"linear": 1.0}
+
+
+def test_those_that_can_not_be_told_apart_decide_together() -> None:
+    lesson, best = _lesson(100, 50), _trial(0.8, 0)
+    assert weigh(lesson, {"linear": best, "propagation": best}) == {
+        "linear": 0.5,
+        "propagation": 0.5,
+    }
+    guessed = best.guessed.copy()
+    guessed[np.flatnonzero(guessed)[:3]] = 0  # 1.7 standard errors
+    weights = weigh(lesson, {"linear": Trial(guessed, best.tried), "prototypes": best})
+    assert weights["linear"] == pytest.approx(np.exp(-1.5) * weights["prototypes"], rel=0.02)
+    assert sum(weights.values()) == pytest.approx(1)
+
+
+def test_a_network_is_compared_on_the_folds_that_it_was_tried_on() -> None:
+    """Where others have an easier time, its figure is the higher one by that alone."""
+    easy = np.arange(400) < 200
+    others = Trial(np.where(easy, 1.0, np.arange(400) % 4 > 0), np.ones(400))
+    network = Trial(np.where(easy, 0.0, np.arange(400) % 8 > 0), (~easy).astype(np.float64))
+    assert others.agreement == network.agreement == 0.875
+    assert weigh(_lesson(400, 400), {"linear": others, "network": network}) == {"network": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -56,7 +74,7 @@ def test_who_is_trusted_gives_way_only_to_who_is_clearly_better() -> None:
     ],
 )
 def test_without_a_trial_it_depends_on_the_points(lesson: Lesson, trusted: str) -> None:
-    assert choose(lesson, {}) == trusted
+    assert weigh(lesson, {}) == {trusted: 1.0}
 
 
 def test_students_are_compared_on_labels_that_both_were_tried_on() -> None:
@@ -82,7 +100,7 @@ def test_a_linear_task_gets_what_a_linear_student_gets() -> None:
     test = _columns(2000, 1)
     options = StudentOptions(2)
     model = Chooser.train(x[:200], y[:200], x[200:], options)
-    assert model.metrics["chosen_linear"] == 1
+    assert model.metrics["weight_linear"] == 1
     plain = chooser.SINGLE["linear"].train(x[:200], y[:200], x[200:], options)
     assert model.agreement(*test) == plain.agreement(*test) > 0.85
     assert model.metrics["agreement_linear"] > model.metrics["agreement_propagation"] + 0.03
@@ -91,7 +109,7 @@ def test_a_linear_task_gets_what_a_linear_student_gets() -> None:
 def test_a_task_that_no_line_solves_gets_another_student() -> None:
     x, y = _xor(260, 0)
     model = Chooser.train(x[:250], y[:250], None, StudentOptions(2))
-    assert model.metrics["chosen_network"] == 1
+    assert model.metrics["weight_network"] == 1
     assert model.metrics["agreement_linear"] < 0.7
     assert model.agreement(*_xor(1000, 1)) > 0.9
 
@@ -106,15 +124,15 @@ def test_wrong_labels_are_outvoted_where_neighbours_are_alike() -> None:
     lesson = Lesson(PublicPoints(x[:800], "strokes"), asked, labels, 10)
     trials = try_out(lesson)
     assert "network" not in trials, "propagation trains one already"
-    assert choose(lesson, trials) == "propagation"
-    assert trials["propagation"].agreement > trials["linear"].agreement
+    weights = weigh(lesson, trials)
+    assert max(weights, key=lambda name: weights[name]) == "propagation"
 
 
 @pytest.mark.parametrize("labels", [2, 12, 29])
 def test_few_labels_are_all_learnt_from(labels: int) -> None:
     x, _ = _columns(100, 0)
     model = Chooser.train(x[:labels], np.arange(labels) % 2, x[labels:], StudentOptions(2))
-    assert model.metrics["chosen_propagation"] == 1
+    assert model.metrics["weight_propagation"] == 1
     assert not any(key.startswith("agreement_") for key in model.metrics)
 
 
@@ -125,6 +143,7 @@ def test_of_very_many_labels_some_are_tried_and_all_are_learnt_from(
     x, y = _columns(300, 0)
     lesson = Lesson(PublicPoints(x), np.arange(300), y, 2)
     assert all(len(trial.tried) == 60 for trial in try_out(lesson).values())
+    monkeypatch.setattr(chooser, "weigh", lambda *_: {"linear": 1.0})
     model = Chooser.train(x, y, None, StudentOptions(2))
     plain = chooser.SINGLE["linear"].train(x, y, None, StudentOptions(2))
     assert np.array_equal(model.scores(x), plain.scores(x))

@@ -178,6 +178,22 @@ def test_closing_ends_a_vote_that_is_asked_for(started: Started) -> None:
         voter.vote(QUERIES, ONE_HOT)
 
 
+def test_a_voter_outlives_the_thread_that_had_it_started_again(started: Started) -> None:
+    voter = started("leaves")
+
+    def ask() -> None:
+        with pytest.raises(VoterError):
+            voter.vote(QUERIES, ONE_HOT)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    assert voter.vote(0 * QUERIES, ONE_HOT).tolist() == [0, 0]
+    again = pid_of(voter)
+    assert voter.vote(0 * QUERIES, ONE_HOT).tolist() == [0, 0]
+    assert pid_of(voter) == again
+
+
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_voter_dies_with_its_agent_however_that_ends(busy: bool) -> None:
     code = f"""

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from mpc_vote.learning.voters import knn
 from mpc_vote.learning.voters.knn import AttributeVoter, KnnVoter, _index, _nearest
+from mpc_vote.voting.ballots import ABSTAIN, KNN_COUNT, ONE_HOT
 
 
 def _line(*places: float) -> np.ndarray:
@@ -36,6 +37,18 @@ def test_fewer_points_than_k_give_fewer_votes() -> None:
 def test_no_queries_give_no_rows() -> None:
     voter = KnnVoter(_line(0, 1), np.array([0, 1]), 3, k=1)
     assert voter.counts(np.zeros((0, 1), np.float32)).shape == (0, 3)
+
+
+def test_a_majority_is_one_vote_the_lower_of_equals_or_none() -> None:
+    counts = np.array([[1, 3, 2], [2, 0, 2], [0, 0, 0], [0, 0, 1]])
+    assert knn.majority(counts).tolist() == [1, 0, ABSTAIN, 2]
+
+
+def test_neighbours_cast_one_vote_where_one_hot_is_asked_for() -> None:
+    queries = _line(0, 1, 2, 100, 101, 102)
+    voter = KnnVoter(_line(0.5, 1.5, 2.5), np.array([1, 1, 0]), 2, k=3, reach=0.5)
+    assert voter.vote(queries, ONE_HOT).tolist() == [1, 1, 1, ABSTAIN, ABSTAIN, ABSTAIN]
+    assert voter.vote(queries, KNN_COUNT).tolist() == voter.counts(queries).tolist()
 
 
 def test_reach_lets_an_agent_abstain_far_from_its_data() -> None:

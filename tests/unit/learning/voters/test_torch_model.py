@@ -26,6 +26,8 @@ ROWS = np.array([[-2, 0, 0], [0.1, 0, 0], [2, 0, 0]], np.float32)
 class Linear(torch.nn.Module):
     """Scores of minus, zero and plus."""
 
+    ones: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.layer = torch.nn.Linear(3, 3)

@@ -54,6 +54,7 @@ from mpc_vote.proto.mpcvote.v1 import (
     model_pb2,
     model_pb2_grpc,
 )
+from mpc_vote.results import Cost, Model
 from mpc_vote.tasks import Task, agreement
 from mpc_vote.transport import rpc, tensors
 from mpc_vote.voting.ballots import BALLOTS, BallotKind
@@ -94,7 +95,7 @@ class LabelResult:
 
     round_id: str
     labels: npt.NDArray[np.int64]
-    cost: common_pb2.Cost
+    cost: Cost
     contributors: int
     absences: dict[str, str]
     warnings: tuple[str, ...]
@@ -361,7 +362,7 @@ class AsyncLabelClient:
         *,
         task: Task | None = None,
         on_progress: OnTraining = lambda _: None,
-    ) -> model_pb2.Model:
+    ) -> Model:
         """Trains a new version of the global model, and returns its description.
 
         It learns from all complete rounds of the task, or from those that are named; and also from
@@ -379,7 +380,7 @@ class AsyncLabelClient:
             async for response in call:
                 _plain(response)
                 if not response.HasField("progress"):
-                    return response.model
+                    return Model.from_message(response.model)
                 on_progress(response.progress)
         except grpc.RpcError as error:
             raise _failed(error) from error
@@ -387,15 +388,13 @@ class AsyncLabelClient:
             call.cancel()
         raise _nonsense("it ended without a model")
 
-    async def models(self) -> Sequence[model_pb2.Model]:
+    async def models(self) -> Sequence[Model]:
         """All versions, oldest first."""
         request = model_pb2.ListModelsRequest()
         response = await _call(self._models.ListModels(request, timeout=_CALL_SECONDS))
-        return list(response.models)
+        return [Model.from_message(one) for one in response.models]
 
-    async def model(
-        self, version: int = 0, *, task: Task | None = None
-    ) -> tuple[model_pb2.Model, bytes]:
+    async def model(self, version: int = 0, *, task: Task | None = None) -> tuple[Model, bytes]:
         """A version's description and its file; 0 is the newest, with a task of its models."""
         description, content = model_pb2.Model(), bytearray()
         request = model_pb2.GetModelRequest(version=version, task_digest=_digest(task))
@@ -412,7 +411,7 @@ class AsyncLabelClient:
             raise _failed(error) from error
         if hashlib.sha256(content).digest() != description.sha256:
             raise _nonsense("the model is not the one that it describes")
-        return description, bytes(content)
+        return Model.from_message(description), bytes(content)
 
     async def predict(
         self, inputs: npt.ArrayLike, version: int = 0, *, task: Task | None = None
@@ -515,7 +514,7 @@ class LabelClient:
         *,
         task: Task | None = None,
         on_progress: OnTraining = lambda _: None,
-    ) -> model_pb2.Model:
+    ) -> Model:
         """Trains a new version of the global model, and returns its description.
 
         It learns from all complete rounds of the task, or from those that are named; and also from
@@ -529,11 +528,11 @@ class LabelClient:
             )
         )
 
-    def models(self) -> Sequence[model_pb2.Model]:
+    def models(self) -> Sequence[Model]:
         """All versions, oldest first."""
         return self._wait(self._client.models())
 
-    def model(self, version: int = 0, *, task: Task | None = None) -> tuple[model_pb2.Model, bytes]:
+    def model(self, version: int = 0, *, task: Task | None = None) -> tuple[Model, bytes]:
         """A version's description and its file; 0 is the newest, with a task of its models."""
         return self._wait(self._client.model(version, task=task))
 
@@ -651,7 +650,7 @@ def _result(
     return LabelResult(
         round_id=completed.round_id,
         labels=flat if width == 1 else flat.reshape(-1, width),
-        cost=completed.cost,
+        cost=Cost.from_message(completed.cost),
         contributors=completed.contributors,
         absences={one.agent: one.reason for one in completed.absences},
         warnings=tuple(opened.warnings),

@@ -23,7 +23,7 @@ from mpc_vote.cli.common import (
     write_labels,
 )
 from mpc_vote.privacy.rounding import round_up
-from mpc_vote.proto.mpcvote.v1 import model_pb2
+from mpc_vote.results import Model
 
 
 class ModelSettings(ClientSettings):
@@ -75,7 +75,7 @@ async def _main(settings: ModelSettings) -> None:
     write_json(settings.json_path, {"models": [figures(model) for model in models]})
 
 
-def describe(models: Sequence[model_pb2.Model]) -> Table:
+def describe(models: Sequence[Model]) -> Table:
     """Versions as a table."""
     table = Table(
         "version",
@@ -101,7 +101,7 @@ def describe(models: Sequence[model_pb2.Model]) -> Table:
     return table
 
 
-def figures(model: model_pb2.Model) -> dict[str, Any]:
+def figures(model: Model) -> dict[str, Any]:
     """A version's description, under keys that stay."""
     return {
         "version": model.version,

@@ -26,6 +26,7 @@ from mpc_vote.cli.common import (
 from mpc_vote.cli.model import describe, figures
 from mpc_vote.client import AsyncLabelClient
 from mpc_vote.proto.mpcvote.v1 import model_pb2
+from mpc_vote.results import Model
 from mpc_vote.tasks import Task
 
 
@@ -83,7 +84,7 @@ async def follow(
     unlabelled: npt.NDArray[Any] | None = None,
     features: str = "",
     task: Task | None = None,
-) -> model_pb2.Model:
+) -> Model:
     """Trains and shows how far it is."""
     with progress(out) as bars:
         bar = bars.add_task("server trains", total=None, detail="")

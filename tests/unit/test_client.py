@@ -20,6 +20,7 @@ from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.pki.authority import CertificateAuthority
 from mpc_vote.pki.identity import Identity, Role
 from mpc_vote.proto.mpcvote.v1 import common_pb2, label_pb2
+from mpc_vote.results import Cost
 from mpc_vote.voting.ballots import BALLOTS, KNN_COUNT
 
 NOBODY = "127.0.0.1:1"
@@ -104,7 +105,7 @@ def test_one_epsilon_looks_the_same_wherever_it_is_shown() -> None:
     )
     out = io.StringIO()
     shown = Console(file=out, width=200)
-    result = LabelResult("round", np.zeros(1, np.int64), cost, 3, {}, (), None)
+    result = LabelResult("round", np.zeros(1, np.int64), Cost.from_message(cost), 3, {}, (), None)
     label._show(shown, result, Path("labels.npy"))
     levels = {"instance": {"spent": cost.epsilon_instance, "limit": 8.0, "remaining": 5.335899}}
     budget._show_levels(shown, levels, 1e-3)

@@ -9,9 +9,11 @@ import pytest
 PUBLIC = {
     "mpc_vote": {
         "AsyncLabelClient",
+        "Cost",
         "Forecast",
         "LabelClient",
         "LabelResult",
+        "Model",
         "Plan",
         "Progress",
         "RoundPlan",

@@ -20,6 +20,7 @@ from mpc_vote.client import AsyncLabelClient, LabelResult
 from mpc_vote.errors import ErrorKind
 from mpc_vote.pki.identity import Identity, Role
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, agent_pb2_grpc, common_pb2
+from mpc_vote.results import Cost
 from mpc_vote.voting.spec import Spec
 from tests.system.service.committee import Committee
 from tests.system.service.support import (
@@ -224,7 +225,8 @@ def test_a_reason_is_shown_as_it_is_beside_the_labels() -> None:
     out = Console(file=io.StringIO(), width=200)
     labels = np.zeros(1, np.int64)
     absences = {"liar": "[/nothing]"}
-    result = LabelResult("r", labels, common_pb2.Cost(), 1, absences, ("[/warning]",), None)
+    cost = Cost.from_message(common_pb2.Cost())
+    result = LabelResult("r", labels, cost, 1, absences, ("[/warning]",), None)
     _show(out, result, Path("labels.npy"))
     assert isinstance(out.file, io.StringIO)
     shown = out.file.getvalue()

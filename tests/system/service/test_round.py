@@ -27,6 +27,7 @@ from mpc_vote.pki.identity import Identity, Role
 from mpc_vote.privacy import accountant
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import label_pb2, label_pb2_grpc, model_pb2
+from mpc_vote.results import Model
 from mpc_vote.voting.ballots import KNN_COUNT, KNN_FREQUENCY, BallotKind
 from mpc_vote.voting.spec import Spec
 from tests.system.service.support import (
@@ -467,7 +468,7 @@ def test_the_plain_client_can_stop_listening(service: Service, clinics: Group) -
 # The global model
 
 
-async def trained(client: AsyncLabelClient, rounds: list[str] | None = None) -> model_pb2.Model:
+async def trained(client: AsyncLabelClient, rounds: list[str] | None = None) -> Model:
     def check(progress: model_pb2.TrainProgress) -> None:
         assert 0 < progress.step <= progress.steps
 

@@ -256,7 +256,7 @@ class ErrorKind(enum.Enum):
     QUORUM_UNAFFORDABLE = (
         grpc.StatusCode.RESOURCE_EXHAUSTED,
         "Round {round} needs {want} agents and no more than {got} can pay for it: {why}. "
-        "{note}Ask for fewer queries, more noise or a smaller quorum.",
+        "{note}A smaller quorum may do.",
     )
     COMMITTEE_DISAGREES = (
         grpc.StatusCode.ABORTED,

@@ -61,6 +61,9 @@ def _form(
         raise VoteError(ErrorKind.QUERIES_EMPTY, field="plan.queries")
     if request.query_dtype:
         dtype = tensors.dtype_of(request.query_dtype)
+        if not 0 < len(request.query_shape) < tensors.MAX_DIMENSIONS:
+            why = "a query has too many or no dimensions"
+            raise VoteError(ErrorKind.SPEC_INVALID, why=why)
         return Form(plan.queries, dtype, tuple(request.query_shape))
     if task is not None:
         return Form(plan.queries, task.input.dtype, task.input.shape)

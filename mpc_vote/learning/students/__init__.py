@@ -40,8 +40,6 @@ _READERS = {
     "network": "mpc_vote.learning.students.supervised:Student",
     "prototypes": "mpc_vote.learning.students.prototypes:PrototypeStudent",
 }
-# What models of version 0.2 were trained by.
-_FORMER = {"semi_supervised": "propagation", "supervised": "network"}
 
 
 @dataclass(frozen=True)
@@ -73,13 +71,13 @@ class StudentFactory(Protocol):
 
 def check_student(name: str) -> str:
     """A name that stands for a student; nothing is loaded."""
-    plugins.place(GROUP, OWN, _FORMER.get(name, name))
+    plugins.place(GROUP, OWN, name)
     return name
 
 
 def find_student(name: str) -> StudentFactory:
     """What trains the student of this name; its code is loaded."""
-    factory: StudentFactory = plugins.load(GROUP, OWN, _FORMER.get(name, name))
+    factory: StudentFactory = plugins.load(GROUP, OWN, name)
     for method in ("train", "load"):
         if not callable(getattr(factory, method, None)):
             raise plugins.PluginError(f"{name!r} is no student: it has no {method}()")

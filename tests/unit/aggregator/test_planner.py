@@ -182,6 +182,15 @@ def test_what_a_request_is_refused_for_a_dry_run_is_too(
     assert caught.value.kind is kind
 
 
+@pytest.mark.parametrize("shape", [[], [1] * 100_000])
+def test_a_dry_run_bounds_the_shape_of_queries(ledger: Ledger, shape: list[int]) -> None:
+    asked = request()
+    asked.query_shape[:] = shape
+    with pytest.raises(VoteError) as caught:
+        dry_run(asked, PRESENT, DEFAULTS, 0.0, ledger)
+    assert caught.value.kind is ErrorKind.SPEC_INVALID and len(caught.value.message) < 200
+
+
 def test_a_dry_run_without_a_plan_is_refused(ledger: Ledger) -> None:
     with pytest.raises(VoteError) as caught:
         dry_run(label_pb2.PlanRoundRequest(), PRESENT, DEFAULTS, 0.0, ledger)

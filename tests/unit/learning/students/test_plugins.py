@@ -106,15 +106,14 @@ def test_ours_refuse_what_can_not_be_learnt_from(name: str) -> None:
         student.train(np.full_like(X, np.nan), Y, None, options)
 
 
-def test_models_of_the_version_before_are_read_by_their_students_names(tmp_path: Path) -> None:
+def test_models_of_the_version_before_are_read_by_the_default(tmp_path: Path) -> None:
     """Their files hold a network, and don't say so."""
     save_file(
         Network(Architecture("mlp", (4,), 3, 8)).state_dict(),
         tmp_path / "model",
         {"mpc_vote.architecture": Architecture("mlp", (4,), 3, 8).to_json(), "rounds": "r1"},
     )
-    for name in ("semi_supervised", "supervised", students.DEFAULT):
-        assert students.check_student(name) == name
+    for name in ("network", students.DEFAULT):
         assert students.find_student(name).load(tmp_path / "model").scores(X).shape == (12, 3)
 
 

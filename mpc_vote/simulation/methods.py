@@ -46,9 +46,10 @@ class LabelledOnly:
 
 @dataclass(frozen=True)
 class NamedStudent:
-    """A student as the service trains it, by its name."""
+    """A student as the service trains it, by its name, with the feature map that a client names."""
 
     name: str = DEFAULT
+    features: str = ""
 
 
 StudentRecipe: TypeAlias = SemiSupervisedRecipe | PrototypeRecipe | LabelledOnly | NamedStudent
@@ -248,9 +249,9 @@ def _student(
             )
         case PrototypeRecipe():
             return train_prototypes(public.x, asked, labels, public.classes, recipe)
-        case NamedStudent(name):
+        case NamedStudent(name, map_name):
             others = np.setdiff1d(np.arange(len(public)), asked)
-            options = StudentOptions(public.classes, seed, on_progress=tell)
+            options = StudentOptions(public.classes, seed, map_name, tell)
             return find_student(name).train(public.x[asked], labels, public.x[others], options)
         case LabelledOnly():
             return train_student(public.x[asked], labels, public.classes, seed, on_progress=tell)

@@ -61,7 +61,8 @@ class ModuleModel(GlobalModel):
         self._network.eval()
         parts = [np.empty((0, self._classes), dtype=np.float32)]
         with one_thread(), torch.inference_mode():
-            for part in torch.split(torch.from_numpy(np.ascontiguousarray(inputs)), _PREDICT_ROWS):
+            for first in range(0, len(inputs), _PREDICT_ROWS):
+                part = torch.tensor(inputs[first : first + _PREDICT_ROWS])
                 parts.append(functional.softmax(self._network(part), dim=1).numpy())
         return np.concatenate(parts)
 

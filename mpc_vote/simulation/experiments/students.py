@@ -12,11 +12,9 @@ from mpc_vote.simulation.methods import AeConfig, KnnConfig, NamedStudent, ae_dp
 def student_arms(name: str, line: str, config: AeConfig | KnnConfig, panel: str = "") -> list[Arm]:
     """A row for the default, which the picture shows, and one for each student it chooses from."""
     method = ae_dpfl if isinstance(config, AeConfig) else knn_dpfl
-    default = Arm(name, method, replace(config, student=NamedStudent()), line=line, panel=panel)
+    default = NamedStudent(features=config.labelling.features.map_name or "")
+    singles = {one: replace(config, student=replace(default, name=one)) for one in SINGLE}
     return [
-        default,
-        *(
-            Arm(f"{name}, student {one}", method, replace(config, student=NamedStudent(one)))
-            for one in SINGLE
-        ),
+        Arm(name, method, replace(config, student=default), line=line, panel=panel),
+        *(Arm(f"{name}, student {one}", method, own) for one, own in singles.items()),
     ]

@@ -144,7 +144,10 @@ def test_the_reader_is_taken_by_its_place_too(tmp_path: Path) -> None:
     assert prepare(settings, "ann")[0].offer.classes == 3
 
 
-@pytest.mark.parametrize("student", ["nearest_mean", "my_package.means:NearestMean"])
+@pytest.mark.parametrize(
+    "student",
+    ["nearest_mean", *(f"my_package.means:{name}" for name in ("NearestMean", "forest", "line"))],
+)
 def test_the_student_trains_a_model_that_is_served(student: str, tmp_path: Path) -> None:
     settings = config.load(CoordinatorSettings, [*REQUIRED, f"--student={student}"])
     archive = Archive(tmp_path / "archive")

@@ -55,6 +55,57 @@ def test_the_demo_labels_well_privately_and_says_so(tmp_path: Path) -> None:
         assert words in done.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_demo_on_a_table_has_agents_of_four_kinds_in_one_round(tmp_path: Path) -> None:
+    path = tmp_path / "demo.json"
+    done = subprocess.run(
+        [*COMMAND, "--task", "table", "--json", str(path)],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(path.read_text())
+    assert set(figures) == KEYS
+    assert (figures["agents"], figures["parties"], figures["queries"]) == (8, 3, 150)
+    assert figures["label_accuracy"] > 0.85  # 0.93 but for the noise of one draw
+    assert figures["student_accuracy"] > 0.85
+    shown = " ".join(done.stdout.replace("│", " ").split())
+    assert "mixed, one_hot ballots, 2 knn, 2 network, 2 sklearn, 2 onnx" in shown
+    assert "classes malignant and benign" in shown
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_neighbours_alone_protect_records_of_the_table(tmp_path: Path) -> None:
+    path = tmp_path / "demo.json"
+    done = subprocess.run(
+        [*COMMAND, "--task=table", "--method=knn", "--agents=4", "--parties=2", "--json", path],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(path.read_text())["epsilon_instance"] < 8
+    assert "knn_count ballots" in done.stdout
+
+
+def test_the_data_of_the_demo_is_written_once(tmp_path: Path) -> None:
+    write = [*COMMAND, "data", "--task", "table", "--agents", "2", "--out", str(tmp_path / "new")]
+    done = subprocess.run(write, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = {path.stem: path.read_text().splitlines() for path in (tmp_path / "new").iterdir()}
+    assert set(rows) == {"public", "answers", "test", "hospital-0", "hospital-1"}
+    assert "diagnosis" not in rows["public"][0]
+    labelled = [line for name, lines in rows.items() if name != "public" for line in lines[1:]]
+    assert len(set(labelled)) == 569
+    again = subprocess.run(write, capture_output=True, text=True, timeout=60, check=False)
+    assert again.returncode == 1 and "not empty" in again.stderr
+
+
 @pytest.mark.timeout(120)
 def test_interrupting_the_demo_leaves_no_process_behind() -> None:
     demo = subprocess.Popen(COMMAND, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
@@ -97,6 +148,9 @@ def test_a_failed_child_fails_the_demo_with_its_reason() -> None:
         (["--queries", "4900"], "queries"),
         (["--sigma", "-1"], "sigma"),
         (["--method", "magic"], "method"),
+        (["--method", "mixed"], "--task table"),
+        (["--task", "table", "--queries", "500"], "split"),
+        (["--task", "table", "--service", "x:1", "--certs", "."], "leave --task out"),
         (["--json", "no/such/folder/x.json"], "no folder"),
     ],
 )

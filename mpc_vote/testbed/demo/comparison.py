@@ -38,20 +38,29 @@ class Comparison:
     def _run(self) -> None:
         try:
             outcome = functools.partial(_settle, self.result, self._compare(), None)
+        except _Stopped:
+            return
         except Exception as error:
             outcome = functools.partial(_settle, self.result, None, error)
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
             self._loop.call_soon_threadsafe(outcome)
 
+    def _check(self, *_: float) -> None:
+        if self._stopped.is_set():
+            raise _Stopped
+
     def _compare(self) -> tuple[float, float]:
         subject, test = self._subject, self._subject.data.test
-        oracle, best = subject.oracle(), 0.0
+        oracle, best = subject.oracle(self._check), 0.0
         for number, part in enumerate(subject.data.private):
-            if self._stopped.is_set():
-                break
+            self._check()
             predicted = subject.alone(part, number)(test.x)
             best = max(best, float(np.mean(predicted == test.y)))
         return oracle, best
+
+
+class _Stopped(Exception):
+    """Nobody waits for the comparison any more."""
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:

@@ -11,7 +11,7 @@ from mpc_vote.app.process import CommandError
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.data.embedded import load_embedded
 from mpc_vote.data.partition import Partition, save_part, split_skewed
-from mpc_vote.testbed.demo.subject import DemoMethod, Predict, Scale, Subject
+from mpc_vote.testbed.demo.subject import DemoMethod, OnProgress, Predict, Scale, Subject
 from mpc_vote.voting.ballots import KNN_COUNT, ONE_HOT
 
 QUERIES = 500
@@ -68,14 +68,22 @@ def subject(
     def alone(part: Dataset, number: int) -> Predict:
         return _alone(method, part, scale.seed + number)
 
-    return Subject(data, told, agents, alone, lambda: _oracle(data, scale.seed), student=_STUDENT)
+    return Subject(
+        data,
+        told,
+        agents,
+        alone,
+        lambda on_progress: _oracle(data, scale.seed, on_progress),
+        student=_STUDENT,
+    )
 
 
-def _oracle(data: Partition, seed: int) -> float:
+def _oracle(data: Partition, seed: int, on_progress: OnProgress) -> float:
     from mpc_vote.learning.students.supervised import train_student
 
     public, test = data.public, data.test
-    return train_student(public.x, public.y, public.classes, seed).agreement(test.x, test.y)
+    student = train_student(public.x, public.y, public.classes, seed, on_progress=on_progress)
+    return student.agreement(test.x, test.y)
 
 
 def _alone(method: DemoMethod, part: Dataset, seed: int) -> Predict:

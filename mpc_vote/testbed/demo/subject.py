@@ -14,6 +14,7 @@ from mpc_vote.data.partition import Partition
 from mpc_vote.tasks import Task
 from mpc_vote.voting.ballots import BallotKind
 
+OnProgress = Callable[[int, int, float], None]
 Predict = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 
 
@@ -51,8 +52,9 @@ class Subject:
     """Settings of the agents."""
     alone: Callable[[Dataset, int], Predict]
     """How an agent, by its data and number, would label without the others."""
-    oracle: Callable[[], float]
-    """Test accuracy of the same model on true labels."""
+    oracle: Callable[[OnProgress], float]
+    """Test accuracy of the same model on true labels; what it is given is called at each step, and
+    may raise."""
     task: Task | None = None
     tasks: tuple[Path, ...] = ()
     student: str | None = None

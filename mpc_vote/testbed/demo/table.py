@@ -23,7 +23,7 @@ from mpc_vote.learning.drafting import draft_task
 from mpc_vote.learning.features import for_task
 from mpc_vote.tasks import Task
 from mpc_vote.testbed.demo import models
-from mpc_vote.testbed.demo.subject import DemoMethod, Predict, Scale, Subject
+from mpc_vote.testbed.demo.subject import DemoMethod, OnProgress, Predict, Scale, Subject
 from mpc_vote.voting.ballots import KNN_COUNT, ONE_HOT
 
 MIXED = "mixed"
@@ -117,7 +117,7 @@ def prepare(method: DemoMethod, scale: Scale, folder: Path) -> Subject:
         told,
         agents,
         alone,
-        lambda: _oracle(task, data, scale.seed),
+        lambda on_progress: _oracle(task, data, scale.seed, on_progress),
         task,
         (path,),
     )
@@ -141,12 +141,12 @@ def _public(task: Task, files: Files) -> Dataset:
     return Dataset("public", queries, answers.y, answers.classes)
 
 
-def _oracle(task: Task, data: Partition, seed: int) -> float:
+def _oracle(task: Task, data: Partition, seed: int, on_progress: OnProgress) -> float:
     from mpc_vote.learning import students
 
     see = for_task(task)
     public, test = data.public, data.test
-    options = students.StudentOptions(public.classes, seed)
+    options = students.StudentOptions(public.classes, seed, on_progress=on_progress)
     trainer = students.find_student(students.DEFAULT)
     model = trainer.train(see(public.x), public.y, None, options)
     return float(np.mean(students.predict(model, see(test.x), public.classes) == test.y))

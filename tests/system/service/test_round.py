@@ -27,7 +27,7 @@ from mpc_vote.pki.identity import Identity, Role
 from mpc_vote.privacy import accountant
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import label_pb2, label_pb2_grpc, model_pb2
-from mpc_vote.results import Model
+from mpc_vote.results import Cost, Model
 from mpc_vote.voting.ballots import KNN_COUNT, KNN_FREQUENCY, BallotKind
 from mpc_vote.voting.spec import Spec
 from tests.system.service.support import (
@@ -341,7 +341,7 @@ async def test_rounds_are_listed_and_fetched(service: Service, clinics: Group) -
         assert fetched.round == listed[-1]
         assert fetched.round.state == label_pb2.ROUND_STATE_COMPLETE
         assert (fetched.round.queries, fetched.round.classes) == (7, clinics.classes)
-        assert fetched.round.cost == result.cost
+        assert Cost.from_message(fetched.round.cost) == result.cost
         assert list(fetched.labels.values) == list(result.labels)
         with refused(ErrorKind.ROUND_UNKNOWN, "no-such-round"):
             await client.round("no-such-round")

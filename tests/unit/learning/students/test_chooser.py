@@ -100,9 +100,9 @@ def test_a_linear_task_gets_what_a_linear_student_gets() -> None:
     test = _columns(2000, 1)
     options = StudentOptions(2)
     model = Chooser.train(x[:200], y[:200], x[200:], options)
-    assert model.metrics["weight_linear"] == 1
+    assert model.metrics["weight_linear"] > 0.5
     plain = chooser.SINGLE["linear"].train(x[:200], y[:200], x[200:], options)
-    assert model.agreement(*test) == plain.agreement(*test) > 0.85
+    assert model.agreement(*test) >= plain.agreement(*test) > 0.85
     assert model.metrics["agreement_linear"] > model.metrics["agreement_propagation"] + 0.03
 
 

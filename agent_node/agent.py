@@ -54,7 +54,7 @@ _LEAVE_SECONDS = 5.0
 
 
 class Agent:
-    """One organisation's voice."""
+    """One organisation's agent."""
 
     def __init__(
         self,
@@ -187,8 +187,8 @@ class Agent:
             await asyncio.gather(*rounds, successor, return_exceptions=True)
 
     async def _move(self, call: Any, rounds: Collection[asyncio.Task[None]]) -> Any:
-        """When the certificate has been replaced, and between rounds, takes the agent's seat over
-        on a new connection, and then lets the old stream end."""
+        """When the certificate has been replaced, and between rounds, attends on a new connection,
+        and then lets the old stream end."""
         await self._line.renewed()
         while rounds:
             await asyncio.wait(rounds)
@@ -337,8 +337,8 @@ class Agent:
         )
 
     def _check_voter(self) -> None:
-        """Makes no promise on behalf of a voter that may never come back: others would pay for
-        rounds that wait for it in vain."""
+        """Makes no promise on behalf of a voter that may never return: others would pay for rounds
+        that wait for it in vain."""
         asked = self._voted_on
         if asked is not None and asked.seconds_left() <= 0:
             voter = self._servings.find(asked).voter_name
@@ -377,7 +377,7 @@ class Agent:
         """In a thread: charges, votes, shares.
 
         The spend is on disk before private data is looked at, so that nothing which depends on it,
-        not even how long a vote takes, is to be had without a charge. What fails before costs
+        not even how long a vote takes, can be learnt without a charge. What fails before costs
         nothing; what fails after is charged.
         """
         queries = batch.read()

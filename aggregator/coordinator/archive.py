@@ -298,7 +298,7 @@ class Archive:
     # agents
 
     def known_ledger(self, agent: str, ledger_id: str) -> str:
-        """The ledger that an agent is known by, for ever: the first that it came with."""
+        """The ledger that an agent is known by, for ever: the first that it announced."""
         with self._lock:
             self._db.execute("INSERT OR IGNORE INTO agents VALUES (?, ?)", (agent, ledger_id))
             known = self._db.execute("SELECT ledger_id FROM agents WHERE name = ?", (agent,))

@@ -1,7 +1,7 @@
 """Which agents are here: the streams they hold open, what they can answer, what they said of a
 round.
 
-An agent is known by the ledger that it first came with, and attends by one process at a time. This
+An agent is known by the ledger that it first announced, and attends by one process at a time. This
 finds mistakes, and a stolen certificate that is used beside its owner; an agent's privacy does not
 rest on it, since it would have to trust the coordinator.
 """
@@ -241,7 +241,7 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
             self._wake(name)
 
     def _check_task(self, name: str, offer: common_pb2.Offer) -> None:
-        """Turns away who would answer another task than the one that is served."""
+        """Refuses an agent whose task differs from the one that is served."""
         if not offer.task:
             return
         task = self._tasks.get(offer.task)
@@ -259,7 +259,8 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
             raise VoteError(ErrorKind.SPEC_INVALID, why=why)
 
     async def _check_ledger(self, name: str, ledger_id: str) -> None:
-        """Turns away who may have forgotten what the agent of this name has spent."""
+        """Refuses an agent with another ledger, which may lack what the agent of this name has
+        spent."""
         known = await asyncio.to_thread(self._archive.known_ledger, name, ledger_id)
         if known != ledger_id:
             log.warning(

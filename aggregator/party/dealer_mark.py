@@ -1,6 +1,6 @@
 """The mark of a dealer that was caught: while it stands, a party takes nothing that was dealt.
 
-A dealer that was caught once would else get away with it in the end.
+Otherwise a dealer that was caught could try again until it is not.
 """
 
 from __future__ import annotations

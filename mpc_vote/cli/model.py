@@ -102,7 +102,7 @@ def describe(models: Sequence[Model]) -> Table:
 
 
 def figures(model: Model) -> dict[str, Any]:
-    """A version's description, under keys that stay."""
+    """A version's description, under stable keys."""
     return {
         "version": model.version,
         "task": model.task or None,

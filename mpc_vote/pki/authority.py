@@ -1,6 +1,6 @@
 """Who issues certificates: the federation's root, and an authority that can make agents only.
 
-The root's key can make anybody: it stays offline. The agents' authority may be where new agents
+The root's key can certify anybody: it stays offline. The agents' authority may be where new agents
 enrol. Its certificate limits it for every peer that verifies a chain, whatever it signs:
 
 - only DNS names under `agent.mpc-vote` are permitted, and neither addresses nor URIs nor e-mail

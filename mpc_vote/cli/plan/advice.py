@@ -66,7 +66,7 @@ def advice(
 
 
 def _drowned(federation: Federation, cells: Sequence[Cell]) -> Iterator[str]:
-    """Noise that no agreement stands out from."""
+    """Noise that drowns the lead at every agreement."""
     lost = [cell.sigma for cell in cells if federation.forecast(cell.sigma, 1.0).drowned]
     if lost:
         full = federation.forecast(min(lost), 1.0)

@@ -1,7 +1,7 @@
 """From what a model says to votes: labels by name or place, or scores, checked.
 
-Nothing is mended here. What is not one answer to each query, holds NaN, or names a class that the
-task does not have, is no vote, and the agent declines the round.
+Nothing is corrected here. What is not one answer to each query, holds NaN, or names a class that
+the task does not have, is no vote, and the agent declines the round.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def dp_fed_avg_of_images(epsilon: float) -> FedAvgConfig:
 def dp_fed_avg_of_features(epsilon: float) -> FedAvgConfig:
     """DP-FedAvg of a linear model on the features that our agents see.
 
-    Tuned on a split of its own: the more noise, the fewer parameters and rounds it stands.
+    Tuned on a split of its own: the more noise, the fewer parameters and rounds it tolerates.
     """
     features, plan = FEW_STROKES, PRIVATE_FEATURES
     if epsilon <= 1:

@@ -1,4 +1,4 @@
-"""`mpc-vote audit`: attacks what the service releases, and holds its claim against what is found.
+"""`mpc-vote audit`: attacks what the service releases, and compares its claims with what is found.
 
 First every way in which an agent may vote is attacked for its sensitivity, by hostile queries: see
 `mpc_vote.testbed.audit.sensitivity`. Then labels are attacked for what they tell: see

@@ -7,7 +7,7 @@ as a busy service tells it to. They are connected, and all ask at once, after a 
 is not counted.
 
 What must hold, or the command fails: every request ends with labels or with a refusal that says
-when to come back; no more rounds are open than the service allows; no client goes without while
+when to retry; no more rounds are open than the service allows; no client goes without labels while
 others are served; no process takes more memory in the last quarter than in the first, but for a
 share.
 
@@ -62,7 +62,7 @@ _CLIENTS = "clients"
 class LoadSettings(Settings):
     """Overloads the service; fails if the overload does more than have requests refused.
 
-    Refusals that say when to come back are what is wanted; see the report for the rest.
+    Refusals that say when to retry are expected; see the report for the rest.
     """
 
     command: ClassVar[str] = "bench load"

@@ -343,7 +343,7 @@ class Agent:
         if asked is not None and asked.seconds_left() <= 0:
             voter = self._servings.find(asked).voter_name
             log.error("voter %s has not answered round %s", voter, asked.round_id)
-            why = "it has not come back from an earlier round"
+            why = "it has not returned from an earlier round"
             raise VoteError(ErrorKind.VOTER_FAILED, voter=voter, why=why)
 
     async def _vote(self, spec: Spec, serving: Serving, batch: Batch) -> list[Share]:

@@ -298,11 +298,11 @@ class RoundRunner:
             statistics: party_pb2.AggregateStatistics | None = None
             async for response in stub.Aggregate(request, timeout=self._aggregate_seconds):
                 if statistics is not None:
-                    raise _bad_answer(spec, rank, "it says more than was asked for")
+                    raise _bad_answer(spec, rank, "it sent more than was asked for")
                 if response.HasField("statistics"):
                     statistics = response.statistics
                     if not _plausible(statistics):
-                        raise _bad_answer(spec, rank, "its statistics make no sense")
+                        raise _bad_answer(spec, rank, "its statistics are not plausible")
                     continue
                 if len(response.shares.shares) % tensors.LABEL.itemsize:
                     raise _bad_answer(spec, rank, "label shares are cut short")

@@ -128,7 +128,7 @@ async def _read(call: Any, kind: type[M], timeout: float) -> M:
 async def _end(call: Any, timeout: float) -> None:
     """The end of a stream from the dealer."""
     if await _next(call, timeout) is not grpc.aio.EOF:
-        raise _malformed("it says more than was asked for")
+        raise _malformed("it sent more than was asked for")
 
 
 def _malformed(why: str) -> VoteError:

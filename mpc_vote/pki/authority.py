@@ -196,7 +196,7 @@ class AgentAuthority:
         except (ValueError, TypeError, InvalidSignature) as error:
             raise IdentityError(
                 f"The agents' authority {certificate_path} is not under the root {root_path}. "
-                "Restore the files that were made together, or delegate anew."
+                "Restore the files that were made together, or delegate again."
             ) from error
         return cls(root, certificate, key)
 

@@ -45,7 +45,7 @@ def advice(
     cost = f"epsilon {rounded(epsilon)} at {level.value} level"
     if found.low >= GOOD and epsilon > HIDDEN:
         yield (
-            f"Don't ask so: the least that good labels cost here is {cost}, for {what}, and that "
+            f"Don't ask like this: the least that good labels cost here is {cost}, for {what}, and that "
             "protects next to nothing."
         )
     elif found.low >= GOOD:
@@ -100,7 +100,7 @@ def _agents(
     try:
         hiding = federation.sigma_for(chosen.queries, min(HIDDEN, paid), level)
     except PlanError as error:
-        yield f"No organisation can be hidden so: {error}."
+        yield f"No organisation can be hidden this way: {error}."
         return
     needed = agents_needed(federation, hiding, agreement, GOOD)
     if needed == federation.agents:

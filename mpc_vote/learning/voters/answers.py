@@ -26,7 +26,7 @@ class Fault(enum.StrEnum):
     NAN = "its votes hold NaN"
     ROWS = "its votes are not one for each query"
     SHAPE = "its votes are neither labels nor scores of each class"
-    LABEL = "its votes name a class that there is none of"
+    LABEL = "its votes name a class that does not exist"
 
 
 class FaultyAnswer(ValueError):

@@ -210,8 +210,8 @@ async def _check_main(settings: CheckSettings) -> None:
     write_json(settings.json_path, {"digest": task.digest.hex(), **found.figures()})
     if found.bad:
         raise CommandError(
-            f"{settings.data}: {len(found.bad)} of {found.rows} rows can't be used: correct them, or "
-            "let them be skipped with --bad-rows skip where the data is used"
+            f"{settings.data}: {len(found.bad)} of {found.rows} rows can't be used: correct them, "
+            "or let them be skipped with --bad-rows skip where the data is used"
         )
 
 

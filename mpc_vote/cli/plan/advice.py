@@ -45,8 +45,8 @@ def advice(
     cost = f"epsilon {rounded(epsilon)} at {level.value} level"
     if found.low >= GOOD and epsilon > HIDDEN:
         yield (
-            f"Don't ask like this: the least that good labels cost here is {cost}, for {what}, and that "
-            "protects next to nothing."
+            f"Don't ask like this: the least that good labels cost here is {cost}, for {what}, and "
+            "that protects next to nothing."
         )
     elif found.low >= GOOD:
         yield f"Ask for {what}: {labels(found)} of the labels right {agreed(found)}, {cost}."

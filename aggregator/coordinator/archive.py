@@ -189,7 +189,7 @@ class Archive:
         """At start: rounds that a crash left open have failed; what they were charged stays."""
         open_rounds = [r.round_id for r in self._select("state = ?", (OPEN,))]
         for round_id in open_rounds:
-            self.fail_round(round_id, "the coordinator was restarted while the round was open")
+            self.fail_round(round_id, "the coordinator was restarted while the round was open.")
         return open_rounds
 
     def round(self, round_id: str, client: str) -> RoundRecord | None:

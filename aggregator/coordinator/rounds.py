@@ -335,7 +335,7 @@ class RoundRunner:
             raise VoteError(
                 ErrorKind.ROUND_FAILED,
                 round=spec.round_id,
-                why="the shares do not add up to labels; a party or the dealer is faulty",
+                why="the shares do not add up to labels; a party or the dealer is faulty.",
             )
         return totals.astype(np.uint32), statistics
 
@@ -489,5 +489,5 @@ def _plausible(statistics: party_pb2.AggregateStatistics) -> bool:
 
 
 def _bad_answer(spec: Spec, rank: int, why: str) -> VoteError:
-    who = f"party {spec.parties[rank]}: {why}"
+    who = f"party {spec.parties[rank]}: {why}."
     return VoteError(ErrorKind.ROUND_FAILED, round=spec.round_id, why=who)

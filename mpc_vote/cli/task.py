@@ -74,8 +74,8 @@ class InitSettings(Settings):
 class CheckSettings(Settings):
     """Checks a task, and with --data how one's own data fits it.
 
-    All is done on this machine: nothing about the data is sent or written anywhere. Fails if the
-    task is not valid, or if there are rows that can't be used.
+    Everything is done on this machine: nothing about the data is sent or written anywhere. The
+    command fails if the task is not valid, or if there are rows that can't be used.
     """
 
     command: ClassVar[str] = "task check"

@@ -68,9 +68,9 @@ _MOVES = (
 
 
 class AuditSettings(Settings):
-    """Attacks voters and released labels: what is found beside what is claimed.
+    """Attacks voters and released labels, and shows what is found beside what is claimed.
 
-    Ends with code 1 if a ballot moves further, or more is lost, than claimed.
+    The command ends with code 1 if a ballot moves further, or more is lost, than claimed.
     """
 
     command: ClassVar[str] = "audit"

@@ -160,6 +160,7 @@ def restarted(service: Service, settings: Mapping[str, str]) -> Iterator[None]:
             yield
 
 
+@pytest.mark.slow
 async def test_an_agent_that_lost_its_ledger_takes_no_seat_until_it_is_accepted(
     fragile: Service, farms: Group, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from mpc_vote.simulation.experiments.mnist import (
     load,
     split,
 )
+from mpc_vote.simulation.experiments.students import student_arms, with_default
 from mpc_vote.simulation.gradient_methods import FedAvgConfig, LinearModel, averaging
 from mpc_vote.simulation.methods import AeConfig, PateConfig, QueryConfig, ae_dpfl, pate
 
@@ -37,16 +38,16 @@ def experiment() -> Experiment:
         load=load,
         split=split,
         arms=(
-            Arm("AE-DPFL, epsilon 2", ae_dpfl, AeConfig(STRICT), line=VOTES),
+            *student_arms("AE-DPFL, epsilon 2", VOTES, AeConfig(STRICT)),
             Arm(
                 "AE-DPFL, the paper's epsilon",
                 ae_dpfl,
-                AeConfig(LOOSE),
+                with_default(AeConfig(LOOSE)),
                 PaperFigure(95.1, 0.3, 4.3),
                 line=VOTES,
             ),
-            Arm("AE-DPFL, epsilon 1", ae_dpfl, AeConfig(STRICTER), line=VOTES),
-            Arm("AE-DPFL, epsilon 0.5", ae_dpfl, AeConfig(STRICTEST), line=VOTES),
+            *student_arms("AE-DPFL, epsilon 1", VOTES, AeConfig(STRICTER)),
+            Arm("AE-DPFL, epsilon 0.5", ae_dpfl, with_default(AeConfig(STRICTEST)), line=VOTES),
             Arm("DP-FedAvg, epsilon 2", averaging, dp_fed_avg_of_images(2.0), line=IMAGES),
             Arm(
                 "DP-FedAvg, the paper's epsilon",
@@ -71,7 +72,7 @@ def experiment() -> Experiment:
                 FedAvgConfig(FEW_STROKES, LinearModel(), FEATURES),
                 line="FedAvg, linear on our features, not private",
             ),
-            Arm("PATE, records pooled", pate, PateConfig(STRICT, teachers=100)),
+            Arm("PATE, records pooled", pate, with_default(PateConfig(STRICT, teachers=100))),
         ),
         setting=MnistSetting(),
         level=Level.AGENT,

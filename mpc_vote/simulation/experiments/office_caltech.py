@@ -29,6 +29,7 @@ from mpc_vote.simulation.experiment import (
     PaperFigure,
     data_folder,
 )
+from mpc_vote.simulation.experiments.students import student_arms, with_default
 from mpc_vote.simulation.feature_pipeline import FeaturePipeline
 from mpc_vote.simulation.gradient_methods import (
     DpFedSgdConfig,
@@ -117,20 +118,16 @@ def experiment() -> Experiment:
 
 
 def _arms() -> Iterator[Arm]:
-    knn = KnnConfig(STRICT, 0.1, UNIT, PrototypeRecipe())
-    for backbone, called in BACKBONES.items():
-        for domain in OFFICE_DOMAINS:
-            yield Arm(
-                f"{domain}, {called}: kNN-DPFL",
-                knn_dpfl,
-                knn,
-                setting=OfficeSetting(domain, backbone),
-                line="kNN-DPFL" if backbone == OfficeSetting.backbone else "",
-                panel=domain,
-            )
+    knn = with_default(KnnConfig(STRICT, 0.1, UNIT))
     looser = replace(knn, labelling=replace(STRICT, sigma=SIGMA_AT_2))
     for domain in OFFICE_DOMAINS:
-        yield _strong(domain, "kNN-DPFL", "epsilon 2", knn_dpfl, looser)
+        name, setting = f"{domain}, ResNet-50: kNN-DPFL", OfficeSetting(domain)
+        yield from student_arms(name, "kNN-DPFL", knn, None, setting, domain)
+        yield from student_arms(f"{name}, epsilon 2", "kNN-DPFL", looser, None, setting, domain)
+    for backbone in ("mbv2", "surf"):
+        for domain in OFFICE_DOMAINS:
+            name = f"{domain}, {BACKBONES[backbone]}: kNN-DPFL"
+            yield Arm(name, knn_dpfl, knn, setting=OfficeSetting(domain, backbone))
     for domain, (sigma, paper) in _PAPERS_KNN.items():
         own = replace(knn, labelling=replace(STRICT, sigma=sigma))
         yield _strong(domain, "kNN-DPFL", "the paper's epsilon", knn_dpfl, own, paper)
@@ -167,11 +164,11 @@ def _arms() -> Iterator[Arm]:
         yield _strong(domain, "FedAvg, linear", "", averaging, free, _PAPERS_FED_AVG.get(domain))
     teachers = AlwaysVotingAgents(FEW, StackRecipe(steps=100, batch=16, rate=5e-3, decay=0.1))
     references = (
-        ("PATE, records pooled", pate, PateConfig(STRICT, 150, teachers, PrototypeRecipe())),
+        ("PATE, records pooled", pate, with_default(PateConfig(STRICT, 150, teachers))),
         (
             "Private-kNN, records pooled",
             private_knn,
-            PrivateKnnConfig(STRICT, 150, 1.0, UNIT, PrototypeRecipe()),
+            with_default(PrivateKnnConfig(STRICT, 150, 1.0, UNIT)),
         ),
     )
     for name, method, config in references:

@@ -1,0 +1,118 @@
+"""How the settings of the table and of the messages were chosen: on validation splits, not tests.
+
+Each row is one setting that was tried. Test records of `table` and `text` are in none of the
+splits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+from mpc_vote.learning.baselines.dp_sgd import DpSgdRecipe
+from mpc_vote.learning.baselines.fedavg import DpFedAvgRecipe
+from mpc_vote.learning.nets.stacked_training import StackRecipe
+from mpc_vote.simulation.agents import AlwaysVotingAgents
+from mpc_vote.simulation.experiment import Arm, Experiment
+from mpc_vote.simulation.experiments import clinical_table, messages
+from mpc_vote.simulation.feature_pipeline import FeaturePipeline
+from mpc_vote.simulation.gradient_methods import (
+    DpFedSgdConfig,
+    FedAvgConfig,
+    LinearModel,
+    averaging,
+    descent,
+)
+from mpc_vote.simulation.methods import (
+    AeConfig,
+    KnnConfig,
+    NamedStudent,
+    QueryConfig,
+    ae_dpfl,
+    knn_dpfl,
+)
+
+_NOTES = ("Validation records, of which none tests: see `setting` in the JSON file.",)
+
+
+def table() -> Experiment:
+    """What the settings of `table` were chosen from, on validation splits"""
+    return replace(
+        clinical_table.experiment(),
+        name="table-search",
+        title="Right heart catheterization study: settings tried on validation splits",
+        arms=(*_neighbours(), *_descents()),
+        setting=clinical_table.TableSetting(validation=True),
+        notes=_NOTES,
+    )
+
+
+def text() -> Experiment:
+    """What the settings of `text` were chosen from, on validation splits"""
+    return replace(
+        messages.experiment(),
+        name="text-search",
+        title="SMS Spam Collection: settings tried on validation splits",
+        arms=(*_models(), *_averages()),
+        setting=messages.MessageSetting(validation=True),
+        notes=_NOTES,
+    )
+
+
+def _asking(labelling: QueryConfig, queries: int, sigma: float) -> QueryConfig:
+    """So many queries at the epsilon that `sigma` gives those of `labelling`."""
+    sigma *= math.sqrt(queries / labelling.queries)
+    return replace(labelling, queries=queries, sigma=sigma)
+
+
+def _neighbours() -> Iterator[Arm]:
+    for (epsilon, sigma), queries, share in product(
+        clinical_table.SIGMAS.items(), (50, 100, 200, 400), (0.05, 0.1, 0.2, 0.4)
+    ):
+        config = KnnConfig(
+            _asking(clinical_table.QUERIES, queries, sigma),
+            share,
+            clinical_table.AS_IT_IS,
+            NamedStudent(),
+        )
+        yield Arm(
+            f"kNN-DPFL, epsilon {epsilon:g}, {queries} queries, k {share:.0%}", knn_dpfl, config
+        )
+
+
+def _descents() -> Iterator[Arm]:
+    for epsilon, steps, sampling, rate in product(
+        clinical_table.SIGMAS, (50, 200), (0.1, 0.3), (0.1, 0.3, 1.0)
+    ):
+        recipe = DpSgdRecipe(steps, sampling, rate, clip=1.0)
+        config = DpFedSgdConfig(
+            clinical_table.AS_IT_IS, LinearModel(), recipe, epsilon, clinical_table.DELTA
+        )
+        yield Arm(
+            f"DP-FedSGD, epsilon {epsilon:g}, {steps} steps of {sampling:.0%}, rate {rate:g}",
+            descent,
+            config,
+        )
+
+
+def _models() -> Iterator[Arm]:
+    for (epsilon, sigma), queries, dimensions in product(
+        messages.SIGMAS.items(), (50, 100, 200), (15, 30, 60)
+    ):
+        agents = AlwaysVotingAgents(FeaturePipeline("unit", dimensions), messages.AGENTS.recipe)
+        config = AeConfig(_asking(messages.QUERIES, queries, sigma), agents, NamedStudent())
+        name = f"AE-DPFL, epsilon {epsilon:g}, {queries} queries, {dimensions} directions"
+        yield Arm(name, ae_dpfl, config)
+
+
+def _averages() -> Iterator[Arm]:
+    for epsilon, rounds, rate, clip in product(
+        messages.SIGMAS, (10, 40), (3.0, 10.0, 30.0), (1.0, 3.0)
+    ):
+        local = StackRecipe(steps=20, batch=32, rate=rate, adam=False)
+        recipe = DpFedAvgRecipe(rounds, local, clip=clip)
+        config = FedAvgConfig(messages.FEW, LinearModel(), recipe, epsilon)
+        name = f"DP-FedAvg, epsilon {epsilon:g}, {rounds} rounds, rate {rate:g}, clip {clip:g}"
+        yield Arm(name, averaging, config)

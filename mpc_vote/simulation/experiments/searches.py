@@ -68,48 +68,46 @@ def _asking(labelling: QueryConfig, queries: int, sigma: float) -> QueryConfig:
 
 
 def _neighbours() -> Iterator[Arm]:
-    for (epsilon, sigma), queries, share in product(
-        clinical_table.SIGMAS.items(), (50, 100, 200, 400), (0.05, 0.1, 0.2, 0.4)
+    for (epsilon, sigma), queries, share, dimensions in product(
+        clinical_table.SIGMAS.items(),
+        (100, 200, 400, 800),
+        (0.01, 0.02, 0.05, 0.1, 0.2),
+        (None, 20),
     ):
-        config = KnnConfig(
-            _asking(clinical_table.QUERIES, queries, sigma),
-            share,
-            clinical_table.AS_IT_IS,
-            NamedStudent(),
-        )
-        yield Arm(
-            f"kNN-DPFL, epsilon {epsilon:g}, {queries} queries, k {share:.0%}", knn_dpfl, config
-        )
+        labelling = _asking(clinical_table.QUERIES, queries, sigma)
+        features = FeaturePipeline(dimensions=dimensions)
+        config = KnnConfig(labelling, share, features, NamedStudent())
+        where = "all features" if dimensions is None else f"{dimensions} directions"
+        name = f"kNN-DPFL, epsilon {epsilon:g}, {queries} queries, k {share:.0%} in {where}"
+        yield Arm(name, knn_dpfl, config)
 
 
 def _descents() -> Iterator[Arm]:
     for epsilon, steps, sampling, rate in product(
-        clinical_table.SIGMAS, (50, 200), (0.1, 0.3), (0.1, 0.3, 1.0)
+        clinical_table.SIGMAS, (50, 200, 800), (0.1, 0.3), (0.3, 1.0, 3.0, 10.0)
     ):
         recipe = DpSgdRecipe(steps, sampling, rate, clip=1.0)
         config = DpFedSgdConfig(
             clinical_table.AS_IT_IS, LinearModel(), recipe, epsilon, clinical_table.DELTA
         )
-        yield Arm(
-            f"DP-FedSGD, epsilon {epsilon:g}, {steps} steps of {sampling:.0%}, rate {rate:g}",
-            descent,
-            config,
-        )
+        name = f"DP-FedSGD, epsilon {epsilon:g}, {steps} steps of {sampling:.0%}, rate {rate:g}"
+        yield Arm(name, descent, config)
 
 
 def _models() -> Iterator[Arm]:
-    for (epsilon, sigma), queries, dimensions in product(
-        messages.SIGMAS.items(), (50, 100, 200), (15, 30, 60)
+    for (epsilon, sigma), queries, dimensions, steps in product(
+        messages.SIGMAS.items(), (100, 200, 400, 800), (5, 10, 15, 30), (100, 400)
     ):
-        agents = AlwaysVotingAgents(FeaturePipeline("unit", dimensions), messages.AGENTS.recipe)
+        features = FeaturePipeline("unit", dimensions)
+        agents = AlwaysVotingAgents(features, replace(messages.AGENTS.recipe, steps=steps))
         config = AeConfig(_asking(messages.QUERIES, queries, sigma), agents, NamedStudent())
-        name = f"AE-DPFL, epsilon {epsilon:g}, {queries} queries, {dimensions} directions"
-        yield Arm(name, ae_dpfl, config)
+        how = f"{queries} queries, {dimensions} directions, {steps} steps"
+        yield Arm(f"AE-DPFL, epsilon {epsilon:g}, {how}", ae_dpfl, config)
 
 
 def _averages() -> Iterator[Arm]:
     for epsilon, rounds, rate, clip in product(
-        messages.SIGMAS, (10, 40), (3.0, 10.0, 30.0), (1.0, 3.0)
+        messages.SIGMAS, (10, 40), (3.0, 10.0, 30.0, 100.0), (0.3, 1.0, 3.0)
     ):
         local = StackRecipe(steps=20, batch=32, rate=rate, adam=False)
         recipe = DpFedAvgRecipe(rounds, local, clip=clip)

@@ -21,9 +21,13 @@ from mpc_vote.learning.voters.domain_adaptation import ink
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.simulation.agents import AdaptedAgents, AlwaysVotingAgents
 from mpc_vote.simulation.experiment import Arm, Data, Experiment, PaperFigure, data_folder
-from mpc_vote.simulation.experiments.mnist import IMAGE, dp_fed_avg_of_features
+from mpc_vote.simulation.experiments.mnist import (
+    IMAGE,
+    dp_fed_avg_of_features,
+    dp_fed_sgd_of_features,
+)
 from mpc_vote.simulation.experiments.students import student_arms, with_default
-from mpc_vote.simulation.gradient_methods import FedAvgConfig, NeuralModel, averaging
+from mpc_vote.simulation.gradient_methods import FedAvgConfig, NeuralModel, averaging, descent
 from mpc_vote.simulation.methods import AeConfig, QueryConfig, ae_dpfl
 
 MNIST_AGENTS, MNIST_SIZE, SVHN_AGENTS, SVHN_SIZE, PUBLIC = 60, 1000, 140, 3000, 3000
@@ -173,6 +177,14 @@ def experiment() -> Experiment:
                 )
                 for epsilon in (2.0, 1.0)
             ),
+            *(
+                Arm(
+                    f"DP-FedSGD, linear on our features, instance-level epsilon {epsilon:g}",
+                    descent,
+                    dp_fed_sgd_of_features(epsilon),
+                )
+                for epsilon in (2.0, 1.0)
+            ),
             Arm("FedAvg", averaging, fed_avg, PaperFigure(87.6, 0.1), line="FedAvg, not private"),
             Arm(
                 "FedAvg+DA",
@@ -187,6 +199,8 @@ def experiment() -> Experiment:
         setting=DigitsSetting(),
         notes=(
             "3,000 of USPS's 9,298 images are public, the others test the global model.",
+            "DP-FedSGD protects single images, which is less than the others do: an agent's images "
+            "together have no bound.",
             "Where the standard SVHN is not at hand, its agents hold what a stand-in of 23,060 "
             "grey digits gives each of 140: 164 images instead of 3,000. Figures on it are not "
             "comparable with the paper's.",

@@ -34,6 +34,10 @@ from mpc_vote.simulation.methods import (
     knn_dpfl,
 )
 
+# For 100 queries, at epsilon 2 and 1.
+_TABLE_SIGMAS = {2.0: 24.61, 1.0: 45.2}
+_TEXT_SIGMAS = {2.0: 14.5, 1.0: 25.8}
+
 _NOTES = ("Validation records, of which none tests: see `setting` in the JSON file.",)
 
 
@@ -55,26 +59,25 @@ def text() -> Experiment:
         messages.experiment(),
         name="text-search",
         title="SMS Spam Collection: settings tried on validation splits",
-        arms=(*_models(), *_averages()),
+        arms=(*_models(), *_averages(), *_message_descents()),
         setting=messages.MessageSetting(validation=True),
         notes=_NOTES,
     )
 
 
-def _asking(labelling: QueryConfig, queries: int, sigma: float) -> QueryConfig:
-    """So many queries at the epsilon that `sigma` gives those of `labelling`."""
-    sigma *= math.sqrt(queries / labelling.queries)
-    return replace(labelling, queries=queries, sigma=sigma)
+def _asking(queries: int, sigma: float, features: FeaturePipeline) -> QueryConfig:
+    """So many queries at the epsilon that 100 of them have with `sigma`."""
+    return QueryConfig(queries, sigma * math.sqrt(queries / 100), features=features)
 
 
 def _neighbours() -> Iterator[Arm]:
     for (epsilon, sigma), queries, share, dimensions in product(
-        clinical_table.SIGMAS.items(),
+        _TABLE_SIGMAS.items(),
         (100, 200, 400, 800),
         (0.01, 0.02, 0.05, 0.1, 0.2),
         (None, 20),
     ):
-        labelling = _asking(clinical_table.QUERIES, queries, sigma)
+        labelling = _asking(queries, sigma, clinical_table.AS_IT_IS)
         features = FeaturePipeline(dimensions=dimensions)
         config = KnnConfig(labelling, share, features, NamedStudent())
         where = "all features" if dimensions is None else f"{dimensions} directions"
@@ -84,7 +87,7 @@ def _neighbours() -> Iterator[Arm]:
 
 def _descents() -> Iterator[Arm]:
     for epsilon, steps, sampling, rate in product(
-        clinical_table.SIGMAS, (50, 200, 800), (0.1, 0.3), (0.3, 1.0, 3.0, 10.0)
+        _TABLE_SIGMAS, (50, 200, 800), (0.1, 0.3), (0.3, 1.0, 3.0, 10.0)
     ):
         recipe = DpSgdRecipe(steps, sampling, rate, clip=1.0)
         config = DpFedSgdConfig(
@@ -96,21 +99,31 @@ def _descents() -> Iterator[Arm]:
 
 def _models() -> Iterator[Arm]:
     for (epsilon, sigma), queries, dimensions, steps in product(
-        messages.SIGMAS.items(), (100, 200, 400, 800), (5, 10, 15, 30), (100, 400)
+        _TEXT_SIGMAS.items(), (100, 200, 400, 800), (5, 10, 15, 30), (100, 400)
     ):
         features = FeaturePipeline("unit", dimensions)
         agents = AlwaysVotingAgents(features, replace(messages.AGENTS.recipe, steps=steps))
-        config = AeConfig(_asking(messages.QUERIES, queries, sigma), agents, NamedStudent())
+        config = AeConfig(_asking(queries, sigma, messages.AS_IT_IS), agents, NamedStudent())
         how = f"{queries} queries, {dimensions} directions, {steps} steps"
         yield Arm(f"AE-DPFL, epsilon {epsilon:g}, {how}", ae_dpfl, config)
 
 
 def _averages() -> Iterator[Arm]:
     for epsilon, rounds, rate, clip in product(
-        messages.SIGMAS, (10, 40), (3.0, 10.0, 30.0, 100.0), (0.3, 1.0, 3.0)
+        _TEXT_SIGMAS, (10, 40), (3.0, 10.0, 30.0, 100.0), (0.3, 1.0, 3.0)
     ):
         local = StackRecipe(steps=20, batch=32, rate=rate, adam=False)
         recipe = DpFedAvgRecipe(rounds, local, clip=clip)
         config = FedAvgConfig(messages.FEW, LinearModel(), recipe, epsilon)
         name = f"DP-FedAvg, epsilon {epsilon:g}, {rounds} rounds, rate {rate:g}, clip {clip:g}"
         yield Arm(name, averaging, config)
+
+
+def _message_descents() -> Iterator[Arm]:
+    for epsilon, steps, sampling, rate in product(
+        _TEXT_SIGMAS, (30, 100), (0.3, 1.0), (3.0, 10.0, 30.0)
+    ):
+        recipe = DpSgdRecipe(steps, sampling, rate, clip=0.5)
+        config = DpFedSgdConfig(messages.FEW, LinearModel(), recipe, epsilon, messages.DELTA)
+        name = f"DP-FedSGD, epsilon {epsilon:g}, {steps} steps of {sampling:.0%}, rate {rate:g}"
+        yield Arm(name, descent, config)

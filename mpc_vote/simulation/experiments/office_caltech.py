@@ -111,8 +111,8 @@ def experiment() -> Experiment:
             "The paper's weak backbone is AlexNet, whose weights were not at hand.",
             "kNN-DPFL makes an agent's k a share of its number of pictures, and DP-FedSGD divides "
             "by the number of all: both take these numbers as public.",
-            "DP-FedAvg protects whole domains, which is more than the others do; with three of them "
-            "there is nothing left to learn.",
+            "DP-FedAvg protects whole domains, which is more than the others do; with three "
+            "of them there is nothing left to learn.",
             "Settings were found on other splits of the same pictures; the test sets are small: 47 "
             "pictures of dslr, 89 of webcam.",
         ),

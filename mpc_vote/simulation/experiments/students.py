@@ -19,7 +19,7 @@ from mpc_vote.simulation.methods import (
     knn_dpfl,
 )
 
-Config = TypeVar("Config", AeConfig, KnnConfig, PateConfig, PrivateKnnConfig)
+Config = TypeVar("Config", bound=AeConfig | KnnConfig | PateConfig | PrivateKnnConfig)
 
 
 def with_default(config: Config) -> Config:
@@ -47,6 +47,6 @@ def student_arms(
     ]
 
 
-def _named(config: Config, name: str) -> NamedStudent:
+def _named(config: AeConfig | KnnConfig | PateConfig | PrivateKnnConfig, name: str) -> NamedStudent:
     """With the feature map by which the queries are chosen, as a client would name it."""
     return NamedStudent(name, config.labelling.features.map_name or "")

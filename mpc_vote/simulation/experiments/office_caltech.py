@@ -123,12 +123,13 @@ def _arms() -> Iterator[Arm]:
     knn = with_default(KnnConfig(STRICT, 0.1, UNIT))
     looser = replace(knn, labelling=replace(STRICT, sigma=SIGMA_AT_2))
     for domain in OFFICE_DOMAINS:
-        name, setting = f"{domain}, ResNet-50: kNN-DPFL", OfficeSetting(domain)
-        yield from student_arms(name, "kNN-DPFL", knn, None, setting, domain)
-        yield from student_arms(f"{name}, epsilon 2", "kNN-DPFL", looser, None, setting, domain)
+        for epsilon, config in ((2, looser), (1, knn)):
+            name = f"{domain}, ResNet-50: kNN-DPFL, epsilon {epsilon}"
+            setting = OfficeSetting(domain)
+            yield from student_arms(name, "kNN-DPFL", config, None, setting, domain)
     for backbone in ("mbv2", "surf"):
         for domain in OFFICE_DOMAINS:
-            name = f"{domain}, {BACKBONES[backbone]}: kNN-DPFL"
+            name = f"{domain}, {BACKBONES[backbone]}: kNN-DPFL, epsilon 1"
             yield Arm(name, knn_dpfl, knn, setting=OfficeSetting(domain, backbone))
     for domain, (sigma, paper) in _PAPERS_KNN.items():
         own = replace(knn, labelling=replace(STRICT, sigma=sigma))
@@ -154,7 +155,7 @@ def _arms() -> Iterator[Arm]:
         yield Arm(f"webcam, ResNet-50: {name}", knn_dpfl, part, None, OfficeSetting("webcam"))
     gradient = DpFedSgdConfig(FEW, LinearModel(), PRIVATE_RECORDS, 1.0, DELTA)
     for domain in OFFICE_DOMAINS:
-        yield _strong(domain, "DP-FedSGD, linear", "", descent, gradient)
+        yield _strong(domain, "DP-FedSGD, linear", "epsilon 1", descent, gradient)
         twice = replace(gradient, epsilon=2.0)
         yield _strong(domain, "DP-FedSGD, linear", "epsilon 2", descent, twice)
     for domain, (epsilon, paper) in _PAPERS_FED_SGD.items():

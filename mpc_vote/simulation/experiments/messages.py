@@ -50,7 +50,7 @@ AGENTS = AlwaysVotingAgents(
     FeaturePipeline("unit", 15), StackRecipe(steps=100, batch=16, rate=5e-3, decay=0.1)
 )
 PEOPLE = DpFedAvgRecipe(
-    rounds=40, local=StackRecipe(steps=20, batch=32, rate=30.0, adam=False), clip=0.3
+    rounds=40, local=StackRecipe(steps=20, batch=32, rate=3.0, adam=False), clip=1.0
 )
 RECORDS = DpSgdRecipe(steps=100, sampling=1.0, rate=10.0, clip=0.5)
 

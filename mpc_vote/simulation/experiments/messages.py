@@ -52,7 +52,7 @@ AGENTS = AlwaysVotingAgents(
 PEOPLE = DpFedAvgRecipe(
     rounds=40, local=StackRecipe(steps=20, batch=32, rate=3.0, adam=False), clip=1.0
 )
-RECORDS = DpSgdRecipe(steps=100, sampling=1.0, rate=10.0, clip=0.5)
+RECORDS = DpSgdRecipe(steps=100, sampling=1.0, rate=30.0, clip=0.5)
 
 _SHUFFLE = 5574  # which messages test, the same with all seeds
 _BLOCK = 100

@@ -17,8 +17,8 @@ from rich.text import Text
 
 from mpc_vote.app import process
 from mpc_vote.app.config import Ballot, ConfigError
-from mpc_vote.app.process import Interrupted
-from mpc_vote.cli import dry_run
+from mpc_vote.app.process import CommandError, Interrupted
+from mpc_vote.cli import dry_run, earlier
 from mpc_vote.cli.common import (
     ClientSettings,
     check_labels_file,
@@ -82,7 +82,10 @@ class LabelSettings(ClientSettings):
         description="expected part of the votes for the right class: where noise would drown even "
         "their lead nobody is asked (all of them if left out)",
     )
-    yes: bool = Field(False, description="ask even if noise drowns the lead")
+    yes: bool = Field(
+        False,
+        description="ask even if noise drowns the lead, or a round over the same queries exists",
+    )
     dry_run: bool = Field(False, description="show who would be asked and at what cost; ask nobody")
     select: int | None = Field(
         None, ge=1, description="ask about so many representatives of the rows, in task features"
@@ -128,12 +131,22 @@ async def _main(settings: LabelSettings, arguments: Sequence[str]) -> None:
         if settings.out is None or settings.dry_run:
             planned = await client.plan(rows, plan)
             agreed = dry_run.AGREEMENTS if settings.agreement is None else (settings.agreement,)
-            dry_run.show(out, planned, agreed)
+            same = earlier.same_queries(await client.rounds(), rows, task, settings.classes)
+            noted = [] if same is None else [earlier.told(same, settings, settings.out)]
+            dry_run.show(out, planned, agreed, noted)
             write_json(settings.json_path, dry_run.figures(planned, agreed))
             return
+        before = await client.rounds()
+        known = earlier.same_request(before, settings.request_id)
+        same = earlier.same_queries(before, rows, task, settings.classes)
+        if known is None and same is not None and not settings.yes:
+            why = earlier.told(same, settings, settings.out)
+            raise CommandError(f"nothing was asked: {why}; or ask, and pay, again with --yes")
         result = await _label(client, rows, plan, out, settings.patience, arguments)
     write_labels(settings.out, result.labels, task, inputs, asked)
     _show(out, result, settings.out)
+    if known is not None:
+        out.print("It was asked for before under this request id: nothing more was charged.")
     told = figures(result)
     if asked is not None:
         told["selected"] = asked.tolist()

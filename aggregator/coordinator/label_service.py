@@ -18,6 +18,7 @@ from aggregator.coordinator.planner import make_spec
 from aggregator.coordinator.requests import Queries, in_time, read_digest, read_plan, read_queries
 from aggregator.coordinator.roster import Defaults
 from aggregator.coordinator.rounds import Round, RoundRunner
+from aggregator.coordinator.spending import tell_free
 from aggregator.coordinator.turns import Turns
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.pki.identity import Role
@@ -89,7 +90,11 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
     async def RequestLabels(
         self, request_iterator: Any, context: Any
     ) -> AsyncIterator[label_pb2.RequestLabelsResponse]:
-        round_ = await self._find(rpc.caller().name, aiter(request_iterator))
+        try:
+            round_ = await self._find(rpc.caller().name, aiter(request_iterator))
+        except VoteError as error:
+            tell_free(error)
+            raise
         if isinstance(round_, RoundRecord):
             async for response in _replay(round_):
                 yield response

@@ -34,7 +34,7 @@ from mpc_vote.cli.common import (
 from mpc_vote.cli.selection import select
 from mpc_vote.client import AsyncLabelClient, LabelResult, Plan, Progress
 from mpc_vote.data.readers import BadRows
-from mpc_vote.errors import VoteError
+from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.privacy.rounding import round_up
 from mpc_vote.tasks import Task
 
@@ -181,11 +181,16 @@ async def _label(
 ) -> LabelResult:
     """The result; whoever interrupts it hears what becomes of the round."""
     rounds: list[str] = []
+    again = shlex.join(["mpc-vote", "label", *_with_id(arguments, plan.request_id or "")])
     try:
         return await follow(client, queries, plan, out, patience, rounds.append)
     except asyncio.CancelledError:
-        again = shlex.join(["mpc-vote", "label", *_with_id(arguments, plan.request_id or "")])
         raise Interrupted(await _interrupted(client, rounds, again)) from None
+    except VoteError as error:
+        # Every other error says itself what was spent.
+        if error.kind in (ErrorKind.COORDINATOR_UNREACHABLE, ErrorKind.ANSWER_LATE):
+            error.add(f"What was spent is not known; ask again, and pay once: {again}")
+        raise
 
 
 def _with_id(arguments: Sequence[str], request_id: str) -> list[str]:

@@ -87,7 +87,7 @@ async def test_a_request_that_noise_would_drown_is_refused_before_anything_is_sp
     service: Service, clinics: Group, spent: Spent
 ) -> None:
     async with service.client("drowned") as client:
-        with refused(ErrorKind.LEAD_DROWNED, "nothing was spent"):
+        with refused(ErrorKind.LEAD_DROWNED, "Nothing was spent."):
             await client.label(clinics.queries(5), clinics.plan(sigma=50.0))
         with refused(ErrorKind.LEAD_DROWNED, "Where 40 % of the votes agree"):
             await client.label(clinics.queries(5), clinics.plan(sigma=5.0, agreement=0.4))

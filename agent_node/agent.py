@@ -102,7 +102,7 @@ class Agent:
             try:
                 await self._session()
             except grpc.RpcError as error:
-                failure = await self._explained(_unreached(error))
+                failure = await self._explained(self._unreached(error))
                 log.warning("not attending: %s", failure.message)
             except VoteError as error:
                 log.warning("not attending: %s", error.message)
@@ -128,7 +128,7 @@ class Agent:
             found = await self._coordinator.GetTask(request, timeout=_TASK_SECONDS)
             other = agreement.from_wire(found.task, _WHO)
         except (grpc.RpcError, VoteError) as error:
-            told = error if isinstance(error, VoteError) else _unreached(error)
+            told = error if isinstance(error, VoteError) else self._unreached(error)
             log.info("the coordinator's task can't be compared: %s", told.message)
             return refusal
         return agreement.differs(f"agent {self._name}", mine, "the coordinator", other)
@@ -198,7 +198,7 @@ class Agent:
                 await call.done_writing()
                 return successor
             except grpc.RpcError as error:
-                failure = _unreached(error)
+                failure = self._unreached(error)
                 log.warning("still on the old certificate: %s", failure.message)
                 await asyncio.sleep(_BACKOFF_SECONDS[1])
 
@@ -314,7 +314,7 @@ class Agent:
         try:
             await batch.fill(self._coordinator.FetchQueries(request, timeout=timeout))
         except grpc.RpcError as error:
-            raise _unreached(error) from error
+            raise self._unreached(error) from error
 
     async def _await_start(self, spec: Spec, call: Any) -> None:
         """Says that the agent is prepared, and waits until enough are."""
@@ -422,10 +422,10 @@ class Agent:
             async with self._saying:
                 await call.write(message)
 
-
-def _unreached(error: grpc.RpcError) -> VoteError:
-    """What the coordinator said, or that it says nothing."""
-    return VoteError.from_rpc(error, _WHO, ErrorKind.COORDINATOR_UNREACHABLE)
+    def _unreached(self, error: grpc.RpcError) -> VoteError:
+        """What the coordinator said, or that it says nothing at the address that was tried."""
+        who = f"{_WHO} at {self._line.address}"
+        return VoteError.from_rpc(error, who, ErrorKind.COORDINATOR_UNREACHABLE)
 
 
 def _over(spec: Spec, why: str) -> VoteError:

@@ -202,6 +202,7 @@ class AsyncLabelClient:
     ) -> None:
         credentials = Credentials.load(Path(certs), Role.CLIENT)
         server = Identity(Role.COORDINATOR, coordinator_name)
+        self._who = f"{_WHO} at {address}"
         self._channel = rpc.dial(credentials, address, server)
         self._labels = label_pb2_grpc.LabelServiceStub(self._channel)
         self._models = model_pb2_grpc.ModelServiceStub(self._channel)
@@ -243,7 +244,7 @@ class AsyncLabelClient:
                 wait, waited = pause(error), time.monotonic() - started
                 if wait is None or waited + wait > patience:
                     raise
-                detail = f"{error.message} This client does, in {wait:.1f} s."
+                detail = f"{error.message} It is asked again in {wait:.1f} s."
             yield Progress("waiting", 0, 1, detail, waited)
             await asyncio.sleep(wait)
 
@@ -276,10 +277,11 @@ class AsyncLabelClient:
                     yield _result(response.completed, parts, opened, queries, plan, task)
                     return
         except grpc.RpcError as error:
-            raise _failed(error) from error
+            raise self._failed(error) from error
         finally:
             call.cancel()
-        raise VoteError(ErrorKind.COORDINATOR_UNREACHABLE, why="it ended the stream")
+        why = "it ended the stream"
+        raise VoteError(ErrorKind.COORDINATOR_UNREACHABLE, who=self._who, why=why)
 
     async def plan(self, queries: npt.ArrayLike | int, plan: Plan) -> RoundPlan:
         """A dry run: who would be asked and what it would cost; nothing is spent or kept.
@@ -297,7 +299,7 @@ class AsyncLabelClient:
             request.query_dtype = tensors.dtype_code(array.dtype)
             request.query_shape.extend(array.shape[1:])
         try:
-            answer = await _call(self._labels.PlanRound(request, timeout=_CALL_SECONDS))
+            answer = await self._call(self._labels.PlanRound(request, timeout=_CALL_SECONDS))
         except VoteError as error:
             if error.kind is ErrorKind.TASK_DIFFERS and plan.task is not None:
                 raise await self._difference(plan.task) from error
@@ -314,12 +316,12 @@ class AsyncLabelClient:
     async def service(self) -> label_pb2.GetServiceResponse:
         """Who attends, which tasks there are, and the defaults."""
         request = label_pb2.GetServiceRequest()
-        return await _call(self._labels.GetService(request, timeout=_CALL_SECONDS))
+        return await self._call(self._labels.GetService(request, timeout=_CALL_SECONDS))
 
     async def task(self, name: str) -> Task:
         """A task that the service serves."""
         request = common_pb2.GetTaskRequest(name=name)
-        found = await _call(self._labels.GetTask(request, timeout=_CALL_SECONDS))
+        found = await self._call(self._labels.GetTask(request, timeout=_CALL_SECONDS))
         task = agreement.from_wire(found.task, _WHO)
         if task.name != name:
             raise _nonsense("it is another task than the one asked for")
@@ -328,13 +330,13 @@ class AsyncLabelClient:
     async def rounds(self) -> Sequence[label_pb2.RoundSummary]:
         """This client's rounds, oldest first."""
         request = label_pb2.ListRoundsRequest()
-        response = await _call(self._labels.ListRounds(request, timeout=_CALL_SECONDS))
+        response = await self._call(self._labels.ListRounds(request, timeout=_CALL_SECONDS))
         return list(response.rounds)
 
     async def round(self, round_id: str) -> label_pb2.GetRoundResponse:
         """A round's state and, if it is complete, its labels."""
         request = label_pb2.GetRoundRequest(round_id=round_id)
-        found = await _call(self._labels.GetRound(request, timeout=_CALL_SECONDS))
+        found = await self._call(self._labels.GetRound(request, timeout=_CALL_SECONDS))
         labels, rows = found.labels, found.round.queries
         if found.HasField("labels") and (
             labels.width == 0 or len(labels.values) != rows * labels.width
@@ -350,7 +352,7 @@ class AsyncLabelClient:
     async def cancel(self, round_id: str) -> bool:
         """Ends a round of this client's; False if it is charged, and goes on, or has ended."""
         request = label_pb2.CancelRoundRequest(round_id=round_id)
-        answer = await _call(self._labels.CancelRound(request, timeout=_CALL_SECONDS))
+        answer = await self._call(self._labels.CancelRound(request, timeout=_CALL_SECONDS))
         return answer.cancelled
 
     async def train(
@@ -383,7 +385,7 @@ class AsyncLabelClient:
                     return Model.from_message(response.model)
                 on_progress(response.progress)
         except grpc.RpcError as error:
-            raise _failed(error) from error
+            raise self._failed(error) from error
         finally:
             call.cancel()
         raise _nonsense("it ended without a model")
@@ -391,7 +393,7 @@ class AsyncLabelClient:
     async def models(self) -> Sequence[Model]:
         """All versions, oldest first."""
         request = model_pb2.ListModelsRequest()
-        response = await _call(self._models.ListModels(request, timeout=_CALL_SECONDS))
+        response = await self._call(self._models.ListModels(request, timeout=_CALL_SECONDS))
         return [Model.from_message(one) for one in response.models]
 
     async def model(self, version: int = 0, *, task: Task | None = None) -> tuple[Model, bytes]:
@@ -408,7 +410,7 @@ class AsyncLabelClient:
                 if len(content) > _MAX_MODEL_BYTES:
                     raise _nonsense(f"the model takes over {_MAX_MODEL_BYTES} bytes")
         except grpc.RpcError as error:
-            raise _failed(error) from error
+            raise self._failed(error) from error
         if hashlib.sha256(content).digest() != description.sha256:
             raise _nonsense("the model is not the one that it describes")
         return Model.from_message(description), bytes(content)
@@ -425,11 +427,26 @@ class AsyncLabelClient:
             request = model_pb2.PredictRequest(
                 version=version, inputs=tensor, task_digest=_digest(task)
             )
-            response = await _call(self._models.Predict(request, timeout=_CALL_SECONDS))
+            response = await self._call(self._models.Predict(request, timeout=_CALL_SECONDS))
             if len(response.labels) != tensor.shape[0]:
                 raise _nonsense(f"{len(response.labels)} labels for {tensor.shape[0]} inputs")
             labels.extend(response.labels)
         return np.array(labels, dtype=np.int64)
+
+    async def _call(self, call: Awaitable[Answer]) -> Answer:
+        try:
+            answer = await call
+        except grpc.RpcError as error:
+            raise self._failed(error) from error
+        if answer is None:
+            # What gRPC gives where a call ends well without an answer.
+            raise _nonsense("it is empty")
+        _plain(answer)
+        return answer
+
+    def _failed(self, error: grpc.RpcError) -> VoteError:
+        """What the coordinator said, or that it says nothing at the address that was tried."""
+        return VoteError.from_rpc(error, self._who, ErrorKind.COORDINATOR_UNREACHABLE)
 
 
 class LabelClient:
@@ -659,10 +676,6 @@ def _result(
     )
 
 
-def _failed(error: grpc.RpcError) -> VoteError:
-    return VoteError.from_rpc(error, _WHO, ErrorKind.COORDINATOR_UNREACHABLE)
-
-
 def _nonsense(why: str) -> VoteError:
     return VoteError(ErrorKind.ANSWER_MALFORMED, who=_WHO, why=why)
 
@@ -684,15 +697,3 @@ def _plain(answer: Message) -> None:
             else:
                 for part in [value] if isinstance(value, Message) else value:
                     _plain(part)
-
-
-async def _call(call: Awaitable[Answer]) -> Answer:
-    try:
-        answer = await call
-    except grpc.RpcError as error:
-        raise _failed(error) from error
-    if answer is None:
-        # What gRPC gives where a call ends well without an answer.
-        raise _nonsense("it is empty")
-    _plain(answer)
-    return answer

@@ -85,8 +85,7 @@ class ErrorKind(enum.Enum):
     SIGMA_RANGE = (_BAD, "sigma must be a positive finite number of votes, got {got}.")
     LEAD_DROWNED = (
         _STATE,
-        "{why} Nothing was asked and nothing was spent; ask all the same with --yes, in Python "
-        "with Plan(agreement=None).",
+        "{why} Nobody was asked; ask all the same with --yes, in Python with Plan(agreement=None).",
     )
     AGREEMENT_RANGE = (_BAD, "The agreement {got} is no part of the votes; choose from 0 to 1.")
     SIGMA_BELOW_POLICY = (
@@ -208,7 +207,7 @@ class ErrorKind(enum.Enum):
     )
     COORDINATOR_UNREACHABLE = (
         grpc.StatusCode.UNAVAILABLE,
-        "The coordinator does not answer ({why}). Check that it runs and that the address and its "
+        "{who} does not answer ({why}). Check that it runs there and that the address and its "
         "certificate are right.",
     )
     TASK_MISSING = (
@@ -256,7 +255,7 @@ class ErrorKind(enum.Enum):
     QUORUM_UNAFFORDABLE = (
         grpc.StatusCode.RESOURCE_EXHAUSTED,
         "Round {round} needs {want} agents and no more than {got} can pay for it: {why}. "
-        "{note}A smaller quorum may do.",
+        "A smaller quorum may do.",
     )
     COMMITTEE_DISAGREES = (
         grpc.StatusCode.ABORTED,

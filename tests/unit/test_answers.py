@@ -63,6 +63,7 @@ class Client(AsyncLabelClient):
         self.calls = {name: Told(given) for name, given in answers.items()}
         channel: Any = Channel({name: lambda *_, c=c, **__: c for name, c in self.calls.items()})
         self._labels = label_pb2_grpc.LabelServiceStub(channel)
+        self._who = "The coordinator"
         self._models = model_pb2_grpc.ModelServiceStub(channel)
 
     async def close(self) -> None:
@@ -140,7 +141,9 @@ def test_so_are_its_warnings_progress_and_reasons(
         Response(completed=label_pb2.RoundCompleted(round_id=EVIL, absences=[absence])),
     ]
     flags = [f"--queries={queries}", f"--out={tmp_path / 'labels.npy'}", "--classes=3"]
-    assert run(monkeypatch, label, *flags, RequestLabels=answers) == 0
+    nothing = label_pb2.ListRoundsResponse()
+    told_so = {"RequestLabels": answers, "ListRounds": [nothing]}
+    assert run(monkeypatch, label, *flags, **told_so) == 0
     told = capsys.readouterr().out
     assert told.count(SHOWN) >= 4 and EVIL[0] not in told
 

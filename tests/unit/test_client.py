@@ -67,7 +67,9 @@ def test_a_coordinator_that_is_not_there_is_named_as_such(client: LabelClient) -
     with pytest.raises(VoteError) as caught:
         client.service()
     assert caught.value.kind is ErrorKind.COORDINATOR_UNREACHABLE
-    assert caught.value.message.startswith("The coordinator does not answer (connection refused)")
+    assert caught.value.message.startswith(
+        f"The coordinator at {NOBODY} does not answer (connection refused)"
+    )
 
 
 def test_a_closed_client_says_so_and_leaves_nothing_unawaited(client: LabelClient) -> None:

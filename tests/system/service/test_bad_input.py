@@ -297,7 +297,10 @@ async def test_a_client_without_a_service_is_told_so(service: Service) -> None:
     (port,) = free_ports(1)
     certs = service.certs(Role.CLIENT, "client")
     async with AsyncLabelClient(f"127.0.0.1:{port}", certs) as client:
-        with refused(ErrorKind.COORDINATOR_UNREACHABLE, "The coordinator does not answer"):
+        with refused(
+            ErrorKind.COORDINATOR_UNREACHABLE,
+            f"The coordinator at 127.0.0.1:{port} does not answer",
+        ):
             await client.label(ROW, Plan(classes=3))
         assert not await client.is_ready()
 

@@ -115,4 +115,4 @@ def test_one_epsilon_looks_the_same_wherever_it_is_shown() -> None:
     assert "123.5 agent level, 2.665 instance level" in text
     assert text.count("2.665") == 2 and "5.335" in text
     summary = label_pb2.RoundSummary(cost=cost)
-    assert rounds._spent(summary) == ("123.5", "2.665", "0.001")
+    assert rounds._spent(summary) == "epsilon 123.5 agent, 2.665 instance level, delta 0.001"

@@ -22,6 +22,7 @@ import grpc
 
 from agent_node.batch import Batch
 from agent_node.policy import Policy
+from agent_node.repeats import Repeats
 from agent_node.serving import Serving, Servings
 from agent_node.voting import await_voter, cast_ballot
 from mpc_vote.app import threads
@@ -83,6 +84,7 @@ class Agent:
         self._promised: dict[str, Mechanism] = {}
         self._promising = asyncio.Lock()
         self._welcomed = False
+        self._repeats = Repeats()
         self._attending = False
         self._voting = asyncio.Lock()
         # The round that the voter was asked about, until it has answered.
@@ -102,15 +104,21 @@ class Agent:
             try:
                 await self._session()
             except grpc.RpcError as error:
-                failure = await self._explained(self._unreached(error))
-                log.warning("not attending: %s", failure.message)
+                self._complain(await self._explained(self._unreached(error)))
             except VoteError as error:
-                log.warning("not attending: %s", error.message)
+                self._complain(error)
             if self._welcomed:
                 wait = low
             # Spread over time, so that a restarted coordinator is not met by all agents at once.
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))
             wait = min(high, 2 * wait)
+
+    def _complain(self, failure: VoteError) -> None:
+        """Logs why the agent does not attend; it tries every few seconds, perhaps for days."""
+        if self._welcomed:
+            self._repeats.forget()
+        if self._repeats.due(failure.message):
+            log.warning("not attending: %s", failure.message)
 
     async def _explained(self, refusal: VoteError) -> VoteError:
         """What the coordinator refused the agent for; of another task, in which settings it

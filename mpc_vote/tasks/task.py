@@ -70,6 +70,8 @@ class Task:
     @classmethod
     def load(cls, path: str | Path) -> Task:
         """From a file; a `TaskError` names it and says what to write."""
+        if Path(path).is_dir():
+            raise TaskError(f"{path}: it is a folder: name the task's file, such as task.toml")
         try:
             with Path(path).open("rb") as file:
                 content = file.read(MAX_TASK_BYTES + 1)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 from rich.console import Console
 from rich.table import Table
@@ -134,7 +135,7 @@ async def _main(settings: LabelSettings, arguments: Sequence[str]) -> None:
             same = earlier.same_queries(await client.rounds(), rows, task, settings.classes)
             noted = [] if same is None else [earlier.told(same, settings, settings.out)]
             dry_run.show(out, planned, agreed, noted)
-            write_json(settings.json_path, dry_run.figures(planned, agreed))
+            write_json(settings.json_path, dry_run.figures(planned, agreed) | _selected(asked))
             return
         before = await client.rounds()
         known = earlier.same_request(before, settings.request_id)
@@ -147,10 +148,12 @@ async def _main(settings: LabelSettings, arguments: Sequence[str]) -> None:
     _show(out, result, settings.out)
     if known is not None:
         out.print("It was asked for before under this request id: nothing more was charged.")
-    told = figures(result)
-    if asked is not None:
-        told["selected"] = asked.tolist()
-    write_json(settings.json_path, told)
+    write_json(settings.json_path, figures(result) | _selected(asked))
+
+
+def _selected(asked: npt.NDArray[np.int64] | None) -> dict[str, list[int]]:
+    """Which rows of the file were chosen, if some were."""
+    return {} if asked is None else {"selected": asked.tolist()}
 
 
 def _plan(settings: LabelSettings, task: Task | None) -> Plan:
@@ -268,6 +271,8 @@ def figures(result: LabelResult) -> dict[str, Any]:
         "mpc_rounds": cost.mpc_rounds,
         "mpc_bytes_per_party": cost.mpc_bytes_per_party,
         "mpc_seconds": cost.mpc_seconds,
+        "mpc_preprocessing_seconds": cost.mpc_preprocessing_seconds,
+        "mpc_sum_seconds": cost.mpc_sum_seconds,
         "mpc_round_trip_seconds": cost.mpc_round_trip_seconds,
         "dealer_bytes": cost.dealer_bytes,
         "upload_bytes_per_agent": cost.upload_bytes_per_agent,

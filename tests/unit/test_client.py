@@ -116,3 +116,24 @@ def test_one_epsilon_looks_the_same_wherever_it_is_shown() -> None:
     assert text.count("2.665") == 2 and "5.335" in text
     summary = label_pb2.RoundSummary(cost=cost)
     assert rounds._spent(summary) == "epsilon 123.5 agent, 2.665 instance level, delta 0.001"
+
+
+@pytest.mark.parametrize(("count", "told"), [(1, ": 1 round, 1 query\n"), (2, ": 2 rounds, 2 que")])
+def test_one_round_is_told_in_the_singular(count: int, told: str) -> None:
+    figures: dict[str, Any] = {
+        "ledger": "ledger.db",
+        "ledger_id": "",
+        "owner": "agent/a",
+        "rounds": count,
+        "queries": count,
+        "delta": 1e-3,
+        "limits_noted": True,
+        "levels": {},
+        "ballot": "one_hot",
+        "k": [],
+        "buys": [{"sigma": 5.0, "queries": count}],
+    }
+    out = io.StringIO()
+    budget._show_ledger(Console(file=out, width=200), figures)
+    assert told in out.getvalue()
+    assert f"allows {count} more {'query' if count == 1 else 'queries'} at" in out.getvalue()

@@ -198,11 +198,13 @@ def test_label_asks_about_representatives_alone(
     np.save(tmp_path / "q.npy", queries)
     files = ("--queries", tmp_path / "q.npy", "--out", tmp_path / "labels.npy")
     asked = ("label", *reach(service, "chooser"), *files, "--classes=3", "--sigma=1e-5")
+    planned = command(*asked, "--select=9", "--json=-", "--dry-run")
     done = command(*asked, "--select=9", "--json=-")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     labels, chosen = np.load(tmp_path / "labels.npy"), told["selected"]
     assert told["labels"] == len(chosen) == 9
+    assert json.loads(planned.stdout)["selected"] == chosen
     assert np.flatnonzero(labels >= 0).tolist() == chosen
     assert (labels[chosen] == clinics.winners(queries)[chosen]).all()
     assert set(labels) - {0, 1, 2} == {-1}

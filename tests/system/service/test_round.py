@@ -555,6 +555,8 @@ def test_the_commands_label_train_and_tell(
         "mpc_rounds",
         "mpc_bytes_per_party",
         "mpc_seconds",
+        "mpc_preprocessing_seconds",
+        "mpc_sum_seconds",
         "dealer_bytes",
         "upload_bytes_per_agent",
         "seconds",

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mpc_vote.app import config
 from mpc_vote.cli import earlier
-from mpc_vote.cli.common import ClientSettings
+from mpc_vote.cli.rounds import RoundsSettings
 from mpc_vote.proto.mpcvote.v1 import common_pb2, label_pb2
 from mpc_vote.transport import tensors
 
@@ -28,6 +29,10 @@ def summary(**more: Any) -> label_pb2.RoundSummary:
         "cost": cost,
     }
     return label_pb2.RoundSummary(**{**given, **more})
+
+
+def reaching(*flags: str) -> RoundsSettings:
+    return config.load(RoundsSettings, flags)
 
 
 def test_the_newest_round_over_the_same_queries_is_found() -> None:
@@ -58,7 +63,7 @@ def test_a_request_is_found_by_its_id_and_none_by_no_id() -> None:
 
 
 def test_it_is_told_with_its_cost_and_the_command_that_fetches_its_labels(tmp_path: Path) -> None:
-    settings = ClientSettings(certs=tmp_path / "my certs", coordinator="there:7000")
+    settings = reaching(f"--certs={tmp_path / 'my certs'}", "--coordinator=there:7000")
     said = earlier.told(summary(), settings, Path("labels.csv"))
     assert "round abc over the same 3 queries" in said
     assert "20.5 at agent level and 1.25 at instance level (delta 0.001)" in said
@@ -69,5 +74,5 @@ def test_it_is_told_with_its_cost_and_the_command_that_fetches_its_labels(tmp_pa
 
 def test_one_that_goes_on_has_no_cost_yet() -> None:
     going = summary(state=label_pb2.ROUND_STATE_OPEN, cost=None)
-    said = earlier.told(going, ClientSettings(certs=Path("me")), None)
+    said = earlier.told(going, reaching("--certs=me"), None)
     assert "is under way" in said and "epsilon" not in said

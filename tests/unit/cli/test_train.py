@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mpc_vote.app import config
 from mpc_vote.app.process import Interrupted
 from mpc_vote.cli import train
 from mpc_vote.cli.common import console
@@ -34,7 +34,7 @@ class Trainer:
 )
 async def test_who_interrupts_a_training_hears_what_becomes_of_it(steps: int, told: str) -> None:
     client: Any = Trainer(steps)
-    settings = train.TrainSettings(certs=Path("me"))
+    settings = config.load(train.TrainSettings, ["--certs=me"])
     work = asyncio.create_task(train._train(client, settings, console(None), None, None))
     await client.asked.wait()
     work.cancel()

@@ -588,7 +588,7 @@ async def test_an_agent_whose_voter_never_comes_back_makes_no_promises_and_stops
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else others would pay for rounds that wait for it in vain, and nobody could stop it."""
-    monkeypatch.setattr("agent_node.agent._LEAVE_SECONDS", 0.1)
+    monkeypatch.setattr("agent_node.participation._LEAVE_SECONDS", 0.1)
     released = threading.Event()
     try:
         async with asyncio.timeout(SECONDS), _seated(tmp_path) as table:

@@ -201,16 +201,13 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
     async def PlanRound(
         self, request: label_pb2.PlanRoundRequest, context: Any
     ) -> label_pb2.PlanRoundResponse:
-        response = await self._turns.do(
-            rpc.caller().name,
-            dry_run,
-            request,
-            self._attendance.present(),
-            self._defaults,
-            await self._runner.round_trip(),
-            self._ledger,
-        )
-        response.unready_parties.extend(await self._unready())
+        client = rpc.caller().name
+        # Parties are asked in the client's turn: it can't have them asked without end.
+        round_trip = await self._turns.ask(client, self._runner.round_trip)
+        present = self._attendance.present()
+        asked = (request, present, self._defaults, round_trip, self._ledger)
+        response = await self._turns.do(client, dry_run, *asked)
+        response.unready_parties.extend(await self._turns.ask(client, self._unready))
         return response
 
     @rpc.allowed(Role.CLIENT)
@@ -289,7 +286,7 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
             total_epsilon_agent=spent[Level.AGENT],
             total_epsilon_instance=spent[Level.INSTANCE],
             max_queries=MAX_QUERIES,
-            unready_parties=await self._unready(),
+            unready_parties=await self._turns.ask(client, self._unready),
             limit_epsilon_agent=limits.get(Level.AGENT),
             limit_epsilon_instance=limits.get(Level.INSTANCE),
             tasks=[

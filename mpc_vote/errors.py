@@ -354,6 +354,11 @@ class ErrorKind(enum.Enum):
         _STATE,
         "The coordinator's student {student} can't do this: {why}. Its log says more.",
     )
+    FEATURES_MISSING = (
+        _STATE,
+        "The coordinator can't make the features of task {task} ({why}). Its operator names their "
+        "weights with --weights {task}=PATH; its log says more.",
+    )
     FEATURES_UNFIT = (_BAD, "The feature map does not suit the points: {why}. Name another.")
     MULTI_LABEL_MODEL = (_BAD, "A model can't be trained on multi-label rounds.")
 

@@ -1,4 +1,4 @@
-"""What the owner of data is told before anything is spent: settings that can't do it good."""
+"""What the owner of data is told before anything is spent: settings that don't suit the data."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _BACKOFF_SECONDS = (0.2, 5.0)
 
 
 class Agent(Participant):
-    """One organisation's voice."""
+    """One organisation's agent."""
 
     def __init__(
         self,
@@ -142,8 +142,8 @@ class Agent(Participant):
             await asyncio.gather(*rounds, successor, return_exceptions=True)
 
     async def _move(self, call: Any, rounds: Collection[asyncio.Task[None]]) -> Any:
-        """When the certificate has been replaced, and between rounds, takes the agent's seat over
-        on a new connection, and then lets the old stream end."""
+        """When the certificate has been replaced, and between rounds, attends on a new connection,
+        and then lets the old stream end."""
         await self._line.renewed()
         while rounds:
             await asyncio.wait(rounds)

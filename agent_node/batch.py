@@ -1,8 +1,8 @@
 """A round's queries at an agent, from their check to the vote.
 
 They are public, and checked as they come: number, shape, dtype, digest, that they are finite, and
-that they are inputs of the round's task.
-Till the vote they wait on disk, so that rounds which may never start hold no memory.
+that they are inputs of the round's task. Until the vote they wait on disk, so that rounds which may
+never start hold no memory.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 before that certificate ends, another one for another key.
 
 Keys are made here and never leave. The token goes to nobody but the server that proves to be the
-coordinator to the authority that this agent was given. What comes back counts only if that same
-authority stands behind it: an answer can't change whom the agent trusts.
+coordinator to the authority that this agent was given. An answer is accepted only if that same
+authority has certified it: it can't change whom the agent trusts.
 """
 
 from __future__ import annotations

@@ -176,13 +176,13 @@ class Participant:
         )
 
     def _check_voter(self) -> None:
-        """Makes no promise on behalf of a voter that may never come back: others would pay for
-        rounds that wait for it in vain."""
+        """Makes no promise on behalf of a voter that may never return: others would pay for rounds
+        that wait for it in vain."""
         asked = self._voted_on
         if asked is not None and asked.seconds_left() <= 0:
             voter = self._servings.find(asked).voter_name
             log.error("voter %s has not answered round %s", voter, asked.round_id)
-            why = "it has not come back from an earlier round"
+            why = "it has not returned from an earlier round"
             raise VoteError(ErrorKind.VOTER_FAILED, voter=voter, why=why)
 
     async def _vote(self, spec: Spec, serving: Serving, batch: Batch) -> list[Share]:
@@ -216,7 +216,7 @@ class Participant:
         """In a thread: charges, votes, shares.
 
         The spend is on disk before private data is looked at, so that nothing which depends on it,
-        not even how long a vote takes, is to be had without a charge. What fails before costs
+        not even how long a vote takes, can be learnt without a charge. What fails before costs
         nothing; what fails after is charged.
         """
         queries = batch.read()

@@ -45,8 +45,8 @@ def use_wal(database: sqlite3.Connection) -> None:
 
 
 def settle(database: sqlite3.Connection) -> None:
-    """Brings what is in the log into the file itself, unless somebody reads: nobody waits for
-    readers, it is done the next time."""
+    """Writes the log back into the file itself (a checkpoint). If somebody reads meanwhile, it is
+    left to the next time."""
     database.execute("PRAGMA busy_timeout = 0")
     try:
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()

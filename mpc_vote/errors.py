@@ -446,7 +446,8 @@ class VoteError(Exception):
         who: str,
         unreachable: ErrorKind = ErrorKind.PARTY_UNREACHABLE,
     ) -> VoteError:
-        """The error that a peer sent, or what its silence means: `unreachable`, if it is that."""
+        """The error that a peer sent; where it sent none, what the failed call means:
+        `unreachable`, if it is that."""
         if (rebuilt := _rebuild(cls, error)) is not None:
             return rebuilt
         answered = isinstance(error, _Answered)
@@ -468,7 +469,8 @@ class VoteError(Exception):
 
     @classmethod
     def quoted(cls, error: grpc.RpcError, who: str) -> VoteError:
-        """As `from_rpc`, where the error will be passed on: what a peer says stays its own word.
+        """As `from_rpc`, where the error will be passed on: what a peer says is passed on as its
+        own statement.
 
         Under a name of the peer's choice it would pass for what this process has found, blame
         somebody else, or have a client come back to a round that was paid for.

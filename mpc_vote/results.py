@@ -59,7 +59,7 @@ class Model:
 
     @classmethod
     def from_message(cls, message: model_pb2.Model) -> Self:
-        """From the wire; a time that there is none of becomes the first one."""
+        """From the wire; a missing time becomes the first one."""
         special: dict[str, Any] = {
             "round_ids": tuple(message.round_ids),
             "metrics": dict(message.metrics),

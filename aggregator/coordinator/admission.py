@@ -1,9 +1,9 @@
-"""Who may open a round, or train: a fixed number of places, and a fair line of names before them.
+"""Who may open a round, or train: a fixed number of places, and a fair queue of clients' names.
 
-A request that finds no place is refused, never kept: all that stays of it is its client's name in
-line, and it is told when to ask again. A free place is for whoever stands first, so a client that
-was just served can't take it before those that were told to wait. Who does not come back in time
-loses its turn.
+A request that finds no place is refused, never kept: all that is kept of it is its client's name in
+the queue, and the client is told when to ask again. A free place is for the first in the queue, so
+a client that was just served can't take it before those that were told to wait. A client that does
+not come back in time loses its turn.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class AdmissionControl:
             self._seconds += _LEARNING * (seconds - self._seconds)
 
     def busy(self, client: str) -> VoteError:
-        """What a client is told that has to wait; it has a place in line from now on."""
+        """What a client is told that has to wait; it is in the queue from now on."""
         before = self.before(client)
         rounds = max(1, 1 + before - (self._places - self._taken))
         # Half of what it will take, as far as that is known: who comes early is told again.
@@ -74,6 +74,6 @@ class AdmissionControl:
         return VoteError(self._refusal, got=self._places, retry_after=wait, waiting_before=before)
 
     def before(self, client: str) -> int:
-        """Clients that stand before this one."""
+        """Clients in the queue before this one."""
         names = list(self._lapses)
         return names.index(client) if client in self._lapses else len(names)

@@ -192,7 +192,7 @@ class Archive:
         """At start: rounds that a crash left open have failed; what they were charged stays."""
         open_rounds = [r.round_id for r in self._select("state = ?", (OPEN,))]
         for round_id in open_rounds:
-            self.fail_round(round_id, "the coordinator was restarted while the round was open")
+            self.fail_round(round_id, "the coordinator was restarted while the round was open.")
         return open_rounds
 
     def round(self, round_id: str, client: str) -> RoundRecord | None:
@@ -313,7 +313,7 @@ class Archive:
     # agents
 
     def known_ledger(self, agent: str, ledger_id: str) -> str:
-        """The ledger that an agent is known by, for ever: the first that it came with."""
+        """The ledger that an agent is known by, for ever: the first that it announced."""
         with self._lock:
             self._db.execute("INSERT OR IGNORE INTO agents VALUES (?, ?)", (agent, ledger_id))
             known = self._db.execute("SELECT ledger_id FROM agents WHERE name = ?", (agent,))

@@ -1,7 +1,7 @@
 """Which agents are here: the streams they hold open, what they can answer, what they said of a
 round.
 
-An agent is known by the ledger that it first came with, and attends by one process at a time. This
+An agent is known by the ledger that it first announced, and attends by one process at a time. This
 finds mistakes, and a stolen certificate that is used beside its owner; an agent's privacy does not
 rest on it, since it would have to trust the coordinator.
 """
@@ -241,14 +241,14 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
             self._wake(name)
 
     def _check_task(self, name: str, offer: common_pb2.Offer) -> None:
-        """Turns away who would answer another task than the one that is served."""
+        """Refuses an agent whose task differs from the one that is served."""
         if not offer.task:
             return
         task = self._tasks.get(offer.task)
         if task is None:
             raise agreement.unknown("The coordinator", offer.task, self._tasks)
         if offer.task_digest != task.digest:
-            log.warning("agent %s came with another task %s: turned away", name, task.name)
+            log.warning("agent %s has another task %s: refused", name, task.name)
             raise agreement.digests_differ(
                 task.name, f"agent {name}", offer.task_digest, "the coordinator", task.digest
             )
@@ -259,11 +259,12 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
             raise VoteError(ErrorKind.SPEC_INVALID, why=why)
 
     async def _check_ledger(self, name: str, ledger_id: str) -> None:
-        """Turns away who may have forgotten what the agent of this name has spent."""
+        """Refuses an agent with another ledger, which may lack what the agent of this name has
+        spent."""
         known = await asyncio.to_thread(self._archive.known_ledger, name, ledger_id)
         if known != ledger_id:
             log.warning(
-                "agent %s came with ledger %s, and is known by %s: refused",
+                "agent %s announced ledger %s, but is known by %s: refused",
                 name,
                 ledger_id,
                 known,
@@ -273,7 +274,7 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
     def _check_seat(self, name: str, process_id: str) -> None:
         """A process may take over its own seat, and nobody else's."""
         if any(seat.capabilities.process_id != process_id for seat in self._seats.get(name, [])):
-            log.warning("agent %s came again, from another process: refused", name)
+            log.warning("agent %s attends already, from another process: refused", name)
             raise VoteError(ErrorKind.SEAT_TAKEN, agent=name)
         if len(self._seats.get(name, [])) >= _STREAMS_PER_AGENT:
             raise VoteError(ErrorKind.SERVICE_BUSY, got=_STREAMS_PER_AGENT, retry_after=5.0)
@@ -320,7 +321,7 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
             what = f"the roster of round {request.round_id}"
             raise VoteError(ErrorKind.NAME_REFUSED, who=rpc.caller(), what=what)
         if request.ByteSize() > _MAX_FETCH_BYTES:
-            raise VoteError(ErrorKind.SPEC_INVALID, why="the agent says too much at a time")
+            raise VoteError(ErrorKind.SPEC_INVALID, why="the agent's message is too long")
         if self._fetches[agent] >= _FETCHES_PER_AGENT:
             raise VoteError(ErrorKind.SERVICE_BUSY, got=_FETCHES_PER_AGENT, retry_after=1.0)
         self._fetches[agent] += 1
@@ -355,10 +356,10 @@ def find_task(
 async def _short(
     requests: AsyncIterator[agent_pb2.AttendRequest],
 ) -> AsyncIterator[agent_pb2.AttendRequest]:
-    """What an agent says, until it says too much at a time."""
+    """An agent's messages, until one is too long."""
     async for request in requests:
         if request.ByteSize() > _MAX_MESSAGE_BYTES:
-            raise VoteError(ErrorKind.SPEC_INVALID, why="the agent says too much at a time")
+            raise VoteError(ErrorKind.SPEC_INVALID, why="the agent's message is too long")
         yield request
 
 
@@ -374,7 +375,7 @@ async def _first(requests: AsyncIterator[agent_pb2.AttendRequest]) -> agent_pb2.
 def _check_capabilities(capabilities: agent_pb2.Capabilities) -> None:
     """Refuses an agent whose announcement can't be used."""
     if capabilities.ByteSize() > _MAX_CAPABILITIES_BYTES:
-        raise VoteError(ErrorKind.SPEC_INVALID, why="the agent says too much of what it can answer")
+        raise VoteError(ErrorKind.SPEC_INVALID, why="the agent's first message is too long")
     tasks = [offer.task for offer in capabilities.offers]
     if not 1 <= len(tasks) <= MAX_TASKS or len(set(tasks)) < len(tasks):
         why = f"the agent must make 1 to {MAX_TASKS} offers, each of another task"

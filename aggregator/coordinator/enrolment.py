@@ -2,8 +2,8 @@
 certificate that they have and another key.
 
 Callers are unknown, so all is bounded: sizes, calls at a time, and what a refusal says. A token is
-used up on disk before anything is signed, so a crash costs a token and never doubles one. What
-holding the agents' authority amounts to is in docs/threat-model.md.
+used up on disk before anything is signed, so a crash costs a token and no token is used twice.
+docs/threat-model.md says what the holder of the agents' authority can do.
 """
 
 from __future__ import annotations

@@ -247,7 +247,7 @@ def _quorum(
     Where the plan is silent, the quorum is the largest that is no more than its part of the agents
     who accept it, and these are most of all. Each is asked about each quorum anew: an agent that
     would refuse every round must not make the quorum one that others refuse, and one that refuses
-    nothing must not be left alone with the labels.
+    nothing must not be the only one that is asked.
     """
     agents = choice.agents
     sigma = plan.sigma or defaults.sigma

@@ -298,11 +298,11 @@ class RoundRunner:
             statistics: party_pb2.AggregateStatistics | None = None
             async for response in stub.Aggregate(request, timeout=self._aggregate_seconds):
                 if statistics is not None:
-                    raise _bad_answer(spec, rank, "it says more than was asked for")
+                    raise _bad_answer(spec, rank, "it sent more than was asked for")
                 if response.HasField("statistics"):
                     statistics = response.statistics
                     if not _plausible(statistics):
-                        raise _bad_answer(spec, rank, "its statistics make no sense")
+                        raise _bad_answer(spec, rank, "its statistics are not plausible")
                     continue
                 if len(response.shares.shares) % tensors.LABEL.itemsize:
                     raise _bad_answer(spec, rank, "label shares are cut short")
@@ -335,7 +335,7 @@ class RoundRunner:
             raise VoteError(
                 ErrorKind.ROUND_FAILED,
                 round=spec.round_id,
-                why="the shares do not add up to labels; a party or the dealer is faulty",
+                why="the shares do not add up to labels; a party or the dealer is faulty.",
             )
         return totals.astype(np.uint32), statistics
 
@@ -488,5 +488,5 @@ def _plausible(statistics: party_pb2.AggregateStatistics) -> bool:
 
 
 def _bad_answer(spec: Spec, rank: int, why: str) -> VoteError:
-    who = f"party {spec.parties[rank]}: {why}"
+    who = f"party {spec.parties[rank]}: {why}."
     return VoteError(ErrorKind.ROUND_FAILED, round=spec.round_id, why=who)

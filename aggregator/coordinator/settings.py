@@ -80,7 +80,7 @@ class CoordinatorSettings(RoleSettings):
     )
     student: Annotated[str, AfterValidator(students.check_student)] = Field(
         students.DEFAULT,
-        description="how the global model learns: chooser takes the best of linear, network, "
+        description="how the global model learns: chooser weighs linear, network, "
         "propagation and prototypes; or one of these; or module:name of your own",
     )
     answer_seconds: int = Field(60, ge=1, le=3_000, description="time that agents have to answer")

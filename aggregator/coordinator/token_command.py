@@ -59,9 +59,7 @@ async def _main(settings: TokenSettings) -> None:
     if settings.out is not None:
         settings.out.mkdir(parents=True, exist_ok=True, mode=0o700)
         if settings.out.stat().st_mode & 0o007:
-            raise CommandError(
-                f"everybody may look into {settings.out}: run chmod 700 {settings.out}"
-            )
+            raise CommandError(f"others may read {settings.out}: run chmod 700 {settings.out}")
     _check_folder(settings.data_dir)
     with contextlib.closing(Tokens(settings.data_dir / TOKENS)) as tokens:
         seconds = settings.hours * 3600

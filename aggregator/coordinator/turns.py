@@ -1,4 +1,4 @@
-"""What callers ask for that takes a while and changes nothing: one call's work at a time, in turn.
+"""Read calls that take a while: the work of one call at a time, clients in turn.
 
 Rounds need threads as well, and whoever asks without end must hold up neither those nor other
 clients. Of each client one call at most waits for the thread, so that clients take turns; its

@@ -1,11 +1,11 @@
 """The dealer: makes correlated randomness for the parties, and sees nothing but sizes.
 
 Trust: the dealer must not collude with a party, for it knows every mask: the parties send it their
-seeds. Whether it deals what it should, they check (`mpc_vote.mpc.cut_and_choose`). A session lasts
+seeds. The parties check whether it deals correctly (`mpc_vote.mpc.cut_and_choose`). A session lasts
 from its first request until its corrections are collected, one of its parties hangs up, or nobody
-comes for too long; then nothing of it is kept. A party can only ask in its own name. It asks once,
-with seeds of its own: preprocessing of a session that is dealt anew has nothing in common with the
-old.
+collects them for too long; then nothing of it is kept. A party can only ask in its own name. It
+asks once, with seeds of its own: preprocessing of a session that is dealt anew has nothing in
+common with the old.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class _Workshop:
 class _Unsent:
     """Corrections that are made and not sent yet, in bounded memory.
 
-    Where they are too much, those are let go that nobody has read from for longest; who goes on to
-    read one of them has it made again. A party may have good reasons not to read, as it waits for
+    Where they are too much, those that have not been read from for longest are dropped, and made
+    again if their party goes on to read. A party may have good reasons not to read, as it waits for
     room, or bad ones.
     """
 
@@ -313,7 +313,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
                 self._unsent.drop(key)
 
     def _end(self, deal: _Deal, why: str) -> None:
-        """Whoever breaks in later finds nothing of it."""
+        """Somebody who breaks in later finds nothing of it."""
         if deal not in self._held:
             return
         del self._held[deal]

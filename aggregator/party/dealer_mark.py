@@ -1,6 +1,6 @@
 """The mark of a dealer that was caught: while it stands, a party takes nothing that was dealt.
 
-A dealer that was caught once would else get away with it in the end.
+Otherwise a dealer that was caught could try again until it is not.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class DealerMark:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError:
-            log.exception("what the mark is for can't be written")
+            log.exception("the reason can't be written into the mark")
             os.sync()
         self._marking = not self._path.exists()
         if self._marking:
-            log.critical("there is no mark: no round is taken until a restart")
+            log.critical("the mark can't be written: no round is accepted until a restart")

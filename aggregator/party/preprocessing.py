@@ -4,8 +4,8 @@ used.
 From the moment a round is opened a background task asks the dealer, checks with the peers what it
 deals, and expands this party's shares, as far as the pool has room; the engine then finds them
 ready. The pool bounds what all rounds together hold ahead. A round that needs an item which is not
-there yet gets it past the pool, so that two rounds can't wait for each other's room; it waits for
-the dealer, with a deadline.
+there yet gets it outside of the pool, so that two rounds can't wait for each other's room; it waits
+for the dealer, with a deadline.
 """
 
 from __future__ import annotations
@@ -71,9 +71,8 @@ class PreprocessingPool:
 
 
 async def ask(channel: grpc.aio.Channel, session: Session, rank: int, timeout: float) -> Grant:
-    """Sends the dealer fresh seeds, and hears what it says of everybody's and of all of the plan.
-
-    The seeds are of use with this answer only: who asks again asks with others.
+    """Sends the dealer fresh seeds, and reads its hashes of all parties' seeds and its commitments
+    to all of the plan. The seeds are for this answer only: a second request is made with others.
     """
     seeds = session.draw_seeds()
     request = dealer_pb2.DealRequest(
@@ -129,7 +128,7 @@ async def _read(call: Any, kind: type[M], timeout: float) -> M:
 async def _end(call: Any, timeout: float) -> None:
     """The end of a stream from the dealer."""
     if await _next(call, timeout) is not grpc.aio.EOF:
-        raise _malformed("it says more than was asked for")
+        raise _malformed("it sent more than was asked for")
 
 
 def _malformed(why: str) -> VoteError:

@@ -2,8 +2,8 @@
 
 It sees its shares, openings masked by preprocessing that only the dealer knows, and public specs;
 it never sees a ballot, a total or a label. It serves one aggregation per round, ever, of at least
-the quorum that the agents agreed to, and forgets the shares with it. It trusts the coordinator with
-nothing but availability.
+the quorum that the agents agreed to, and deletes the shares with it. It trusts the coordinator for
+availability only.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A role's data folder, which one process uses at a time.
 
-What a role must never do twice, it knows from its folder: two processes on one folder would each
-take the other's work for a crash's leftovers. The lock is the kernel's, so it ends with the
-process, however that ends. It binds roles only: tools that read beside a role (`mpc-vote budget`),
-or write what it shares (`mpc-vote token`), rely on SQLite's own locks.
+A role's folder records what it must never do twice: two processes on one folder would each take the
+other's work for what a crash left behind. The lock is the kernel's, so it ends with the process,
+however that ends. It binds roles only: tools that read beside a role (`mpc-vote budget`), or write
+what it shares (`mpc-vote token`), rely on SQLite's own locks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What a command's options take, told to people: in its help, and in what it refuses.
+"""What a command's options accept, as shown to people: in its help, and in its refusals.
 
-All is read from the JSON schema of the command's settings, so help, checks and refusals agree.
+Everything is read from the JSON schema of the command's settings, so help, checks and refusals
+agree.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a command runs as a process: logging, signals, and mistakes told in a sentence instead of a
+"""How a command runs as a process: logging, signals, and errors reported in a sentence instead of a
 traceback."""
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def leave_no_core() -> None:
 
 
 def _told(error: OSError) -> str:
-    """What the system said, and of which file if it said that."""
+    """The system's error message, with the file that it is about, if any."""
     why = error.strerror or str(error) or type(error).__name__
     return f"can't use {error.filename}: {why}" if error.filename is not None else why
 

@@ -1,4 +1,4 @@
-"""Work in a thread that may never come back: plug-ins run there."""
+"""Work in a thread that may never return: plug-ins run there."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Secure argmax: rows of secret-shared totals in, shares of each row's winner out, and no more.
 
-`engine` says what an engine is, `engines` names them: `table` finds the winner in three rounds per
-level, `crypten` is CrypTen's own argmax. Both run on a `channel` among the parties and on
-`preprocessing` from the dealer. `secure_argmax` stands in for CrypTen's `argmax`.
+`engine` is the interface, `registry` lists the engines: `table` finds the winner in three rounds
+per level, `crypten` is CrypTen's own argmax. Both run on a channel among the parties
+(`mpc_vote.mpc.channel`) and on preprocessing from the dealer (`mpc_vote.mpc.preprocessing`).
+`secure_argmax` replaces CrypTen's `argmax`.
 """
 
 from __future__ import annotations

@@ -8,16 +8,16 @@
     x = integer_tensor(torch.tensor([[3, 9, 4]]), src=0)
     secure_argmax(x, dim=1, one_hot=False).get_plain_text()
 
-Within `crypten_binding.bound` it runs on that session's channel and dealer, and all that
-`mpc_vote.argmax.table.engine` says holds. In a plain CrypTen process there is no dealer: it runs on
-CrypTen's communicator, and rank 0 deals, as in CrypTen's default provider. Rank 0 then knows every
-mask and, being a party, sees every opening: it can compute all values by itself, colluding with
-nobody, and deals unchecked. It is trusted with everything, the others with nothing; and the
-transport is as safe as CrypTen's is.
+Within `mpc_vote.argmax.crypten.binding.bound` it runs on that session's channel and dealer, and all
+that `mpc_vote.argmax.table.engine` says holds. In a plain CrypTen process there is no dealer: it
+runs on CrypTen's communicator, and rank 0 deals, as in CrypTen's default provider. Rank 0 then
+knows every mask and, being a party, sees every opening: it can compute all values by itself,
+colluding with nobody, and deals unchecked. It is trusted with everything, the others with nothing;
+and the transport is as safe as CrypTen's is.
 
 Unlike CrypTen's argmax, a tie goes to the lower index. Values must be below 2^(bits-2) in absolute
 value: nobody can check that on shares, so `integer_tensor` checks it before it shares. Tensors in
-fixed point, CrypTen's default, are refused: times their scale, values leave that range soon.
+fixed point, CrypTen's default, are refused: scaled values soon leave that range.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def secure_argmax(
     *,
     bits: int = MAX_BITS,
 ) -> Any:
-    """The place of the largest element along `dim`, or among all: one-hot or as an index.
+    """The position of the largest element along `dim`, or among all: one-hot or as an index.
 
     Arguments and shapes are those of CrypTen's `argmax`.
     """

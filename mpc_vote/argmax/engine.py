@@ -41,8 +41,8 @@ class Engine(Protocol):
     def run(
         self, totals: Words, classes: int, channel: Channel, preprocessing: Preprocessing
     ) -> Words:
-        """This party's additive share of each row's winner, re-randomised: to who gets them all,
-        also with the dealer's knowledge, they tell the winners and nothing else.
+        """This party's additive share of each row's winner, re-randomised: whoever gets all shares
+        learns the winners and nothing else, even with the dealer's knowledge.
 
         `totals` holds this party's shares, `classes` to a row, in words of which the low
         `ring_bits` count. Of the shares as many low bits count as the number of classes needs.

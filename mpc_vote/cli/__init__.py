@@ -16,7 +16,7 @@ _COMMANDS = {
     "demo": ("mpc_vote.testbed.demo.command", "run the whole service on this machine, end to end"),
     "task": ("mpc_vote.cli.task", "draft, check or show the file that all members agree on"),
     "certs": ("mpc_vote.cli.certs", "make a certificate authority and certificates"),
-    "plan": ("mpc_vote.cli.plan", "say how good labels will be and what they cost, unasked"),
+    "plan": ("mpc_vote.cli.plan", "estimate how good labels will be and what they will cost"),
     "label": ("mpc_vote.cli.label", "ask the service for labels of a batch of queries"),
     "features": ("mpc_vote.cli.features", "map pictures to features of a backbone"),
     "audit": ("mpc_vote.testbed.audit.command", "attack voters and labels, against the claims"),

@@ -20,12 +20,11 @@ class CertsSettings(Settings):
     """Makes a certificate authority if there is none, and issues a certificate per role/name.
 
     Each certificate goes with its key to OUT/<role>/<name>, which is all that this process needs.
-    Keep OUT/ca to yourself: whoever has its key can be anybody. OUT/agents, if asked for, is for a
-    coordinator that agents enrol at: whoever has its key can be any agent.
+    Keep OUT/ca to yourself: whoever has its key can impersonate anybody. OUT/agents, if asked for,
+    is for a coordinator that agents enrol at: whoever has its key can impersonate any agent.
 
-    What is replaced here and copied to where a process runs is taken up by it without a restart:
-    certificates that are renewed, and the list of revoked ones, crl.pem, which belongs beside every
-    ca.pem.
+    A running process takes up new files without a restart, once they are copied to it: renewed
+    certificates, and the list of revoked ones, crl.pem, which belongs beside every ca.pem.
     """
 
     command: ClassVar[str] = "certs"

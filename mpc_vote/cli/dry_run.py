@@ -1,4 +1,4 @@
-"""What a dry run shows, and writes as JSON under keys that stay."""
+"""What a dry run shows, and writes as JSON under stable keys."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def _checked_pattern(value: str | None) -> str | None:
 class ExperimentSettings(Settings):
     """Runs an experiment with several seeds and writes a table, a page, JSON and a plot.
 
-    Finished parts are kept in the cache: whoever is interrupted starts the same command again.
+    Finished parts are kept in the cache: after an interruption, start the same command again.
     """
 
     command: ClassVar[str] = "experiment"

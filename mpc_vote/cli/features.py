@@ -24,9 +24,9 @@ _Name = Literal["alexnet", "mobilenet_v2", "resnet18", "resnet50", "efficientnet
 class FeaturesSettings(Settings):
     """Maps pictures to the features of a network that was trained on public pictures.
 
-    With an --out of .npz the pictures lie in a folder for each class, and it is what
-    `mpc-vote agent --data` takes, best with `--features unit`; with one of .npy they are any
-    pictures, and it is what `mpc-vote label --queries` takes.
+    With an --out of .npz the pictures are in a folder for each class, and the file is for `mpc-vote
+    agent --data`, best with `--features unit`. With an --out of .npy they are any pictures, and the
+    file is for `mpc-vote label --queries`.
     """
 
     command: ClassVar[str] = "features"

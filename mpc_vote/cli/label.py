@@ -182,7 +182,7 @@ async def _label(
     patience: float,
     arguments: Sequence[str],
 ) -> LabelResult:
-    """The result; whoever interrupts it hears what becomes of the round."""
+    """The result; after an interrupt, the error says what becomes of the round."""
     rounds: list[str] = []
     again = shlex.join(["mpc-vote", "label", *_with_id(arguments, plan.request_id or "")])
     try:
@@ -253,7 +253,7 @@ def _advance(bars: Any, tasks: dict[str, Any], names: dict[str, str], event: Pro
 
 
 def figures(result: LabelResult) -> dict[str, Any]:
-    """What a round cost, under keys that stay."""
+    """What a round cost, under stable keys."""
     cost = result.cost
     return {
         "round_id": result.round_id,

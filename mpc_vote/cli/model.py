@@ -101,7 +101,7 @@ def describe(out: Console, models: Sequence[Model]) -> None:
 
 
 def figures(model: Model) -> dict[str, Any]:
-    """A version's description, under keys that stay."""
+    """A version's description, under stable keys."""
     return {
         "version": model.version,
         "task": model.task or None,

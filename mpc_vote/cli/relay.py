@@ -1,4 +1,4 @@
-"""`mpc-vote relay`: forwards addresses to others, late and slowly if told to."""
+"""`mpc-vote relay`: forwards addresses to others, with a delay and at a limited rate if told to."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def _links(value: dict[str, str]) -> dict[str, str]:
 
 
 class RelaySettings(Settings):
-    """Forwards connections, of which it sees ciphertext; delay and rate make it a far network."""
+    """Forwards connections, of which it sees ciphertext only; delay and rate emulate a distant
+    network."""
 
     command: ClassVar[str] = "relay"
 

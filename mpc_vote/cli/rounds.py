@@ -106,7 +106,8 @@ def _spent(one: label_pb2.RoundSummary) -> str:
 
 
 def _row(one: label_pb2.RoundSummary) -> dict[str, Any]:
-    """What is known of a round; a failed one may have been charged, but not what it was is told."""
+    """What is known of a round; a failed round may have been charged, but the service does not tell
+    what."""
     cost = one.cost if one.HasField("cost") else None
     return {
         "round_id": one.round_id,

@@ -74,8 +74,8 @@ class InitSettings(Settings):
 class CheckSettings(Settings):
     """Checks a task, and with --data how one's own data fits it.
 
-    All is done on this machine: nothing about the data is sent or written anywhere. Fails if the
-    task is not valid, or if there are rows that can't be used.
+    Everything is done on this machine: nothing about the data is sent or written anywhere. The
+    command fails if the task is not valid, or if there are rows that can't be used.
     """
 
     command: ClassVar[str] = "task check"
@@ -213,8 +213,8 @@ async def _check_main(settings: CheckSettings) -> None:
     write_json(settings.json_path, {"digest": task.digest.hex(), **found.figures()})
     if found.bad:
         raise CommandError(
-            f"{settings.data}: {len(found.bad)} of {found.rows} rows can't be used: mend them, or "
-            "let them be skipped with --bad-rows skip where the data is used"
+            f"{settings.data}: {len(found.bad)} of {found.rows} rows can't be used: correct them, "
+            "or let them be skipped with --bad-rows skip where the data is used"
         )
 
 

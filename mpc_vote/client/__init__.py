@@ -6,11 +6,11 @@
         result = client.label(queries, Plan(classes=10))
         print(result.labels, result.cost.epsilon_agent)
 
-With a task, `Plan(task=Task.load(path))` or `Plan(task=client.task("rhc"))`, all that it says need
-not be said again, and `result.names` has the labels by name.
+With a task, `Plan(task=Task.load(path))` or `Plan(task=client.task("rhc"))`, classes and ballot
+follow from the task, and `result.names` has the labels by name.
 
 `AsyncLabelClient` does the same on asyncio. Both raise `VoteError`, which says what to do. With
-`patience`, in seconds, a service that is busy is asked again when it says so, until then.
+`patience`, a service that is busy is asked again when it says so, for that many seconds.
 """
 
 from __future__ import annotations

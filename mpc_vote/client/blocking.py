@@ -161,7 +161,7 @@ class LabelClient:
                 self._wait(close())
 
     def _stop(self) -> None:
-        """Ends the loop once nothing is left that would want to run on it."""
+        """Ends the loop once nothing is left to run on it."""
         asyncio.run_coroutine_threadsafe(_end_tasks(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

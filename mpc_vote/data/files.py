@@ -37,7 +37,7 @@ def check_digest(path: Path, known: Iterable[str], advice: str) -> None:
             return
     raise ValueError(
         f"{path}: its checksum is not that of the standard file. It has {path.stat().st_size:,} "
-        f"bytes, and may be cut short or altered: remove it and get it anew. {advice}"
+        f"bytes, and may be cut short or altered: remove it and get it again. {advice}"
     )
 
 

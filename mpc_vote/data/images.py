@@ -24,9 +24,9 @@ def frame_like_mnist(dataset: Dataset) -> Dataset:
     """Bright digits on black brought to 28x28 in the way that MNIST's own were made.
 
     A digit fills a box of 20x20 that is put where its centre of mass comes to the middle of the
-    frame, as far as the box stays inside. Of other sets the frame gives away more than the strokes
-    do: merely enlarged, USPS digits are 1.4 times MNIST's size and off their centre. The rule
-    is public and looks at one picture at a time, so it costs no privacy. It makes no sense for
+    frame, as far as the box stays inside. Digits of other sets differ more by their frame than by
+    their strokes: merely enlarged, USPS digits are 1.4 times MNIST's size and off their centre. The
+    rule is public and looks at one picture at a time, so it costs no privacy. It makes no sense for
     photographs, whose mass is mostly background.
     """
     boxes = _scale(_pictures(dataset), _BOX)

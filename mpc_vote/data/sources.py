@@ -215,7 +215,7 @@ def _svhn_split(folder: Path, split: str) -> tuple[FloatArray, LabelArray]:
         stored = import_torchvision().datasets.SVHN(folder, split=split)
     except RuntimeError as error:
         raise ValueError(
-            f"{path}: its checksum is not that of the standard file: remove it and get it anew. "
+            f"{path}: its checksum is not that of the standard file: remove it and get it again. "
             f"{_GET_SVHN}"
         ) from error
     x = np.empty((len(stored.data), _SVHN_SIDE, _SVHN_SIDE), dtype=np.float32)

@@ -1,6 +1,6 @@
 """Which public points to ask the committee about: a choice that costs no privacy.
 
-Every answer has its price, so a few must tell about all points. Representatives of clusters cover
+Every answer costs privacy, so a few points have to represent all. Representatives of clusters cover
 the public data evenly, where random points repeat the common and miss the rare; and being typical
 of their surroundings they are what agents agree on, so that the noise overturns fewer labels.
 """

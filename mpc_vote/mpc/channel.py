@@ -54,7 +54,7 @@ class Channel(Openings, Protocol):
 def zero_share(channel: Channel, count: int) -> Words:
     """This party's share of a fresh sharing of zero, modulo 2^64.
 
-    Added to shares that leave the committee it makes them uniform but for their sum, also to who
-    knows all correlated randomness, as the dealer does: the streams are the parties' own.
+    Added to shares that leave the committee it makes them uniform but for their sum, even to the
+    dealer, who knows all correlated randomness: the streams are the parties' own.
     """
     return channel.next_stream.words(count) - channel.previous_stream.words(count)

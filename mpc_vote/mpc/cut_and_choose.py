@@ -76,7 +76,7 @@ class Session:
 
     def draw_seeds(self) -> tuple[bytes, ...]:
         """A party's seeds, one for each copy. They serve a single request, whatever becomes of it:
-        of two corrections that have a seed in common the difference would tell masks."""
+        the difference of two corrections that have a seed in common would reveal masks."""
         return tuple(new_seed() for _ in range(self.copies))
 
     def seed_hash(self, rank: int, copy: int, seed: bytes) -> bytes:
@@ -142,7 +142,7 @@ def drawn_context(lot: bytes, copy: int) -> bytes:
 
 
 def commitment(correction: bytes, last_key: bytes, index: int) -> bytes:
-    """Binds the dealer to a correction, and hides it from who lacks the last party's key."""
+    """Binds the dealer to a correction, and hides it from whoever lacks the last party's key."""
     key = hmac.digest(last_key, b"mpc-vote commitment", "sha256")
     digest = hashlib.blake2b(_number(index), digest_size=DIGEST_BYTES, key=key)
     digest.update(correction)

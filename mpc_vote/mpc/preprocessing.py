@@ -61,7 +61,7 @@ class Item(ABC, Generic[P]):
     def correct(self, seeds: Sequence[bytes], index: int) -> bytes:
         """The last party's correction of item number `index`: the dealer's work.
 
-        It follows from the seeds alone, so that who has them all can check it.
+        It follows from the seeds alone, so that whoever has all seeds can check it.
         """
 
 

@@ -26,7 +26,7 @@ def new_seed() -> bytes:
 
 
 def joint_seed(seeds: Sequence[bytes]) -> bytes:
-    """A seed that only who has all of these can know."""
+    """A seed that only somebody who has all of these can know."""
     return hashlib.sha256(b"joint seed" + b"".join(seeds)).digest()
 
 

@@ -1,6 +1,6 @@
 """Who issues certificates: the federation's root, and an authority that can make agents only.
 
-The root's key can make anybody: it stays offline. The agents' authority may be where new agents
+The root's key can certify anybody: it stays offline. The agents' authority may be where new agents
 enrol. Its certificate limits it for every peer that verifies a chain, whatever it signs:
 
 - only DNS names under `agent.mpc-vote` are permitted, and neither addresses nor URIs nor e-mail
@@ -196,7 +196,7 @@ class AgentAuthority:
         except (ValueError, TypeError, InvalidSignature) as error:
             raise IdentityError(
                 f"The agents' authority {certificate_path} is not under the root {root_path}. "
-                "Restore the files that were made together, or delegate anew."
+                "Restore the files that were made together, or delegate again."
             ) from error
         return cls(root, certificate, key)
 

@@ -4,8 +4,8 @@ An identity is a role and a name; its certificate carries the DNS name `<name>.<
 server reads that name from the caller's certificate. A client dials with the name of the server it
 means, so that TLS itself refuses another role or name, whatever the address was.
 
-Safe as long as the root authority's key is: whoever holds it can be anyone. Keys never leave their
-files but into gRPC, and are readable by their owner only.
+Safe as long as the root authority's key is: whoever holds it can impersonate anyone. Keys leave
+their files for gRPC only, and are readable by their owner only.
 """
 
 from __future__ import annotations
@@ -232,7 +232,8 @@ class Credentials:
         return self._followed(configured, require_client_authentication=True)
 
     def open_server_credentials(self) -> grpc.ServerCredentials:
-        """For a server of callers that have no certificate yet: they know it, it doesn't know them.
+        """For a server whose callers have no certificate yet: they authenticate it, it doesn't
+        authenticate them.
 
         Only for services that need no identity, on an address of their own.
         """
@@ -247,11 +248,11 @@ class Credentials:
         configured: Callable[[Credentials], grpc.ServerCertificateConfiguration],
         require_client_authentication: bool,
     ) -> grpc.ServerCredentials:
-        """Credentials that gRPC asks for news of at each handshake.
+        """Credentials that gRPC asks for again at each handshake.
 
-        None means that there are none. A configuration is told once: gRPC replaces what it has by
-        each that it is told, without heed of handshakes in other threads, and many replacements
-        among many handshakes crash it.
+        None means that there are none. A configuration is passed on once only: gRPC replaces its
+        configuration by each that it is given, without regard to handshakes in other threads, and
+        many replacements among many handshakes crash it.
         """
         told = self.newest()
 
@@ -482,8 +483,8 @@ def _usual_paths(directory: Path) -> CredentialPaths:
 
 
 def _check_roots(authorities: Iterable[x509.Certificate], path: Path) -> None:
-    """Refuses to trust anything but roots: gRPC takes whatever it is given for an end of the chain,
-    and then some of the limits in it count for nothing."""
+    """Refuses to trust anything but roots: gRPC accepts any given certificate as the end of a
+    chain, and then ignores some of the constraints in it."""
     for authority in authorities:
         if _issuer(authority, [authority]) is None:
             raise IdentityError(

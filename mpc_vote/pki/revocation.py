@@ -1,4 +1,4 @@
-"""Certificates that count no more: lists signed by the roots, as X.509 has them.
+"""Revoked certificates: lists (CRLs) signed by the roots, as in X.509.
 
 TLS as gRPC for Python offers it checks no such lists, so servers look at the caller's certificate
 themselves, on every call (`mpc_vote/transport/rpc.py`). Serial numbers have 159 random bits and

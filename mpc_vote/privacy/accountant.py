@@ -6,8 +6,8 @@
 - `mpc_vote.privacy.pld.pld_epsilon`: privacy loss distributions, next to exact for everything
   whose worst neighbours are known.
 
-Law: no function here returns less than what is lost. Every order gives a valid bound, so a coarse
-choice of orders only costs tightness, and results are rounded up past floating-point error.
+Invariant: no function here returns less than what is lost. Every order gives a valid bound, so a
+coarse choice of orders only costs tightness, and results are rounded up past floating-point error.
 """
 
 from __future__ import annotations

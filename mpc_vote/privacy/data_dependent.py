@@ -54,7 +54,7 @@ class Private(Generic[T]):
         return self.__value
 
     def __repr__(self) -> str:
-        return "<private: depends on the votes; publish it through smooth.release>"
+        return "<private: depends on the votes; publish it through smooth_sensitivity.release>"
 
     def __format__(self, spec: str) -> str:
         return repr(self)

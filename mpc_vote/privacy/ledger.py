@@ -467,7 +467,8 @@ class Ledger(_Records):
                 pass
 
     def _settle(self) -> None:
-        """Brings what was written into the file itself, unless somebody reads: then next time."""
+        """Writes the log back into the file itself, or if somebody reads, leaves it to the next
+        time."""
         with self._lock:
             database.settle(self._db)
 

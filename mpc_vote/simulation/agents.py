@@ -1,4 +1,4 @@
-"""How agents' models come to their votes: always, with abstention, or adapted to the server's data.
+"""How agents' models vote: always, with abstention, or adapted to the server's data.
 
 Each kind of agents is a frozen dataclass that says all about their training but data and seed. The
 votes of all agents on all public points are kept in the store: they serve any number of arms.

@@ -1,4 +1,4 @@
-"""What came of an experiment, for people and for programs: a table, a page, JSON."""
+"""The results of an experiment, for people and for programs: a table, a page, JSON."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Finished work on disk, found again by everything that it depends on.
 
 A result is looked up by its name, its configuration and a digest of the code that makes results:
-after a change of code nothing old is taken for new. Files appear whole or not at all, so that
-whoever is interrupted goes on where it stopped.
+after a change of code nothing old is taken for new. Files appear whole or not at all, so that an
+interrupted run continues where it stopped.
 """
 
 from __future__ import annotations

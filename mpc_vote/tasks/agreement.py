@@ -16,7 +16,7 @@ _DIGITS = 12
 
 
 def offer_of(task: Task) -> common_pb2.Offer:
-    """What whoever answers the task's rounds offers: all of it follows from the task."""
+    """What an agent that serves the task offers: all of it follows from the task."""
     return common_pb2.Offer(
         task=task.name,
         task_digest=task.digest,
@@ -58,7 +58,7 @@ def check_rows(task: Task, rows: Array, field: str, before: int = 0) -> None:
 
 
 def unknown(who: str, task: str, known: Iterable[str]) -> VoteError:
-    """That somebody has no such task."""
+    """The error that somebody has no such task."""
     want = ", ".join(known) or "none at all"
     return VoteError(ErrorKind.TASK_UNKNOWN, field="task", who=who, task=task, want=want)
 

@@ -1,4 +1,4 @@
-"""A link between two addresses that forwards bytes, late and slowly if told to.
+"""A link between two addresses that forwards bytes, with a delay and at a limited rate if told to.
 
 For machines that may only reach the outside through one gateway, and for trying the service under
 the distances of a real network where the kernel has no emulation of its own. Every byte really

@@ -438,7 +438,7 @@ def readable(response: Response | None, method: str) -> Response:
 
 
 async def reach(channel: grpc.aio.Channel, who: str) -> None:
-    """Raises, saying why in the server's own words, if no call gets through to it."""
+    """Raises, with the server's own error message, if no call gets through to it."""
     try:
         await _ask_health(channel)
     except grpc.RpcError as error:

@@ -11,9 +11,9 @@ The committee turns the bits of all agents into shares of totals by one B2A conv
 (`bit_conversion`): each pointer and flag is opened once, under a one-time mask of the dealer's, and
 what follows until the argmax is local. A pointer becomes a unit vector whatever its bits are, so it
 is one vote for at most one class. Nothing is checked, nobody is excluded and no form is invalid: a
-check of votes has an outcome, and a party that spoils the votes before it reads them by the
-outcome. An honest agent refuses to encode what is no ballot; a liar has its k votes on a query, to
-give as it likes, or one vote for each attribute, also for more than tau.
+check of votes has an outcome, and a party that spoils votes before the check would read them from
+the outcome. An honest agent refuses to encode what is no ballot; a malicious one has its k votes on
+a query, to give as it likes, or one vote for each attribute, also for more than tau.
 
 **Sensitivity under malicious parties.** A party that opens wrong bits replaces pointers p by p xor
 d and flags likewise, with a d that it chooses without knowing p: what it saw of p was uniform.

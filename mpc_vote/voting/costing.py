@@ -1,4 +1,5 @@
-"""Plans: what a number of queries would cost before anybody is asked, and the way back.
+"""Plans: what a number of queries would cost before anybody is asked, and the noise or queries for
+an epsilon.
 
 A plan names noise in votes. The noise that counts is what nobody who attacks knows: every agent
 adds sigma^2 / (quorum - collusion), so a round that completes carries at least sigma^2 that no
@@ -62,7 +63,7 @@ class Noise(enum.StrEnum):
 
 
 class Accountant(enum.StrEnum):
-    """How epsilon is got from the noise, loosest first."""
+    """How epsilon is computed from the noise, loosest first."""
 
     SIMPLE = "simple"
     TIGHT = "tight"

@@ -3,8 +3,8 @@
 The right class leads class j by some votes, and every total has independent noise of one standard
 deviation. With z the winner's own noise, in such deviations, the label is right with probability
 E[prod_j Phi(z + lead_j / noise)], and with the same lead over all of C classes E[Phi(z + lead /
-noise)^(C-1)].
-The noise is of integers; a vote is many of its units, so the normal law stands for it.
+noise)^(C-1)]. The noise is of integers; a vote is many of its units, so it is approximated by the
+normal distribution.
 
 What the lead will be nobody knows beforehand, so a user states an *agreement*: the part of the
 votes on a query that name its right class. Where the others go makes a range. log Phi is concave,

@@ -1,4 +1,4 @@
-"""What a dry run says: a round as it would be, its cost, and what its labels would be worth."""
+"""What a dry run says: a round as it would be, its cost, and how good its labels would be."""
 
 from __future__ import annotations
 

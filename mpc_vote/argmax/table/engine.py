@@ -28,9 +28,9 @@ are masked by the seeds of all other parties, and where the last party is the mi
 else sees them. A table is looked up at one entry, so of the missing party's shares only that entry
 becomes known, and at the tables of round 3 none. So the view of any P-1 parties can be drawn from
 public values alone: sizes, uniform openings, uniform shares that sum to them. The label shares, of
-which the coordinator gets all, are re-randomised by a zero sharing of the parties' own: the entries
-that were looked up would tell who knows the tables, the dealer, the number of wins of each class.
-Nothing else leaves the committee.
+which the coordinator gets all, are re-randomised by a zero sharing of the parties' own: without it,
+the entries that were looked up would tell the dealer, who knows the tables, the number of wins of
+each class. Nothing else leaves the committee.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class TableArgmax:
     def winners(
         self, totals: Words, classes: int, channel: Openings, preprocessing: Preprocessing
     ) -> Words:
-        """As `run`, but the shares are not re-randomised: with all of them, who knows the
+        """As `run`, but the shares are not re-randomised: whoever has all of them and knows the
         preprocessing learns the ranking. They must stay with the parties."""
         rows = totals.size // classes
         # Contestants come first from here on: the rows, of which there are many, lie together.

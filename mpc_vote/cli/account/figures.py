@@ -1,4 +1,4 @@
-"""What `mpc-vote account` writes as JSON, under keys that stay."""
+"""What `mpc-vote account` writes as JSON, under stable keys."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def _claim(holds: bool | None) -> str:
     if holds is None:
         return ""
     if holds:
-        return "; the claim is true all the same, the settings cost less"
+        return "; the claim is true nevertheless, the settings cost less"
     return "; the claim is FALSE, the settings cost more"
 
 

@@ -45,8 +45,8 @@ def advice(
     cost = f"epsilon {rounded(epsilon)} at {level.value} level"
     if found.low >= GOOD and epsilon > HIDDEN:
         yield (
-            f"Don't ask so: the least that good labels cost here is {cost}, for {what}, and that "
-            "protects next to nothing."
+            f"Don't ask like this: the least that good labels cost here is {cost}, for {what}, and "
+            "that protects next to nothing."
         )
     elif found.low >= GOOD:
         yield f"Ask for {what}: {labels(found)} of the labels right {agreed(found)}, {cost}."
@@ -66,7 +66,7 @@ def advice(
 
 
 def _drowned(federation: Federation, cells: Sequence[Cell]) -> Iterator[str]:
-    """Noise that no agreement stands out from."""
+    """Noise that drowns the lead at every agreement."""
     lost = [cell.sigma for cell in cells if federation.forecast(cell.sigma, 1.0).drowned]
     if lost:
         full = federation.forecast(min(lost), 1.0)
@@ -100,7 +100,7 @@ def _agents(
     try:
         hiding = federation.sigma_for(chosen.queries, min(HIDDEN, paid), level)
     except PlanError as error:
-        yield f"No organisation can be hidden so: {error}."
+        yield f"No organisation can be hidden this way: {error}."
         return
     needed = agents_needed(federation, hiding, agreement, GOOD)
     if needed == federation.agents:

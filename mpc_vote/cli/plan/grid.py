@@ -1,4 +1,4 @@
-"""What `mpc-vote plan` reckons: labels and epsilons for a range of noise and of queries."""
+"""What `mpc-vote plan` computes: labels and epsilons for a range of noise and of queries."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Federation:
         return [max(MIN_SIGMA, float(f"{part * self.votes:.2g}")) for part in _PARTS]
 
     def poll(self, sigma: float) -> Poll:
-        """What meets in a total."""
+        """What adds up in a total."""
         return Poll.of(
             self.kind,
             self.classes,
@@ -82,7 +82,7 @@ class Federation:
         )
 
     def epsilon(self, sigma: float, queries: int, level: Level) -> float:
-        """As ledgers reckon it."""
+        """As ledgers compute it."""
         return loss(self.cost(sigma, queries), level, Accountant.TIGHT)
 
     def sigma_for(self, queries: int, epsilon: float, level: Level) -> float:

@@ -1,4 +1,4 @@
-"""What `mpc-vote plan` shows, and writes as JSON under keys that stay."""
+"""What `mpc-vote plan` shows, and writes as JSON under stable keys."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _cell(cell: Cell) -> dict[str, Any]:
 
 
 def forecast_figures(found: Forecast) -> dict[str, Any]:
-    """A forecast, under keys that stay."""
+    """A forecast, under stable keys."""
     return {
         "agreement": found.agreement,
         "low": found.low,

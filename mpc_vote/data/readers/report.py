@@ -30,7 +30,7 @@ class Fit:
     """Columns that the task does not know."""
 
     def figures(self) -> dict[str, Any]:
-        """Under keys that stay."""
+        """Under stable keys."""
         return {
             "rows": self.rows,
             "usable": self.rows - len(self.bad),

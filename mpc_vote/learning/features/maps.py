@@ -1,6 +1,6 @@
 """Fixed feature maps for nearest neighbours: no parameter is learnt, so using one costs no privacy.
 
-`strokes` is for images of handwriting (bright ink on a dark ground): it evens out slant and
+`strokes` is for images of handwriting (bright ink on a dark background): it normalises slant and
 size, then takes soft histograms of gradient directions on a grid. Neighbours are then of one class
 far more often than in pixels, which is what the margins of a vote are made of.
 

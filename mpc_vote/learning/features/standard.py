@@ -1,10 +1,10 @@
 """Tables as vectors in which all columns weigh alike: `standard`.
 
 A number becomes (value - center) / scale, by the task's public center and scale, and is kept within
-five scales, so that one far value does not drown all other columns. A category becomes a 1 at its
-own place, where "any other" and "missing" have places of their own: two different categories are
-then at a squared distance of 2, as two numbers of standard deviation 1 are on average. A missing
-number is at the center, with a 1 at a further place: about as far from what is there.
+five scales, so that one far value does not drown all other columns. A category is one-hot encoded,
+with places of their own for "any other" and "missing": two different categories are then at a
+squared distance of 2, as two numbers of standard deviation 1 are on average. A missing number is at
+the center, with a 1 in an indicator of its own: about as far from what is there.
 
 All is done cell by cell and rounded the same everywhere, so a row's features do not depend on the
 other rows, and change by nothing but that row's own cells.

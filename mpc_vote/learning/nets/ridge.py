@@ -1,6 +1,6 @@
-"""Least squares with decay: a linear model for few labels, found in one step without any chance.
+"""Ridge regression: a linear model for few labels, in closed form and without randomness.
 
-On features of a strong backbone a linear map is enough, and with decay it stands few records (an
+On features of a strong backbone a linear map is enough, and with decay it tolerates few records (an
 agent's local model) and wrong labels (the head of a server's student).
 """
 

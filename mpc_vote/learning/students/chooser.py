@@ -1,4 +1,4 @@
-"""The default: the single student that best guesses released labels which it was not shown.
+"""The default: a choice among the single students, by cross-validation on released labels.
 
 Which student suits a task depends on its data: labels spread well along neighbours in digits,
 centres suit strong features, and a linear model suits many a table. Released labels cost no more
@@ -6,8 +6,8 @@ privacy, whatever is done with them, so each student is tried on folds of them. 
 design of the noise, but wrong alike for all students; points whose label is held out stay among the
 public points, as they would be if nobody had asked about them.
 
-Few labels don't tell students apart for certain. So those that may be as good as the best decide
-together with it, the nearer to it the more.
+Few labels don't tell students apart for certain. So students that may be as good as the best decide
+together with it, weighted by how near they are to it.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class Chooser:
     def train(
         x: FloatArray, y: LabelArray, unlabelled: FloatArray | None, options: StudentOptions
     ) -> PackedModel:
-        """See `StudentFactory`. The metrics have the weight of each student that was chosen, and
-        the share of held-out labels that each guessed which was tried."""
+        """See `StudentFactory`. The metrics have the weight of each student that was chosen, and of
+        each that was tried the share of held-out labels that it guessed."""
         lesson = Lesson.of(x, y, unlabelled, options)
         trials = try_out(lesson)
         weights = weigh(lesson, trials)
@@ -133,8 +133,8 @@ def weigh(lesson: Lesson, trials: Mapping[str, Trial]) -> dict[str, float]:
     """The weights of those that should decide; they sum to 1.
 
     A student that is z standard errors behind the best has exp(-z^2/2) of its weight, which is how
-    likely such a lag is by chance. Without a trial one student has it all: who learns from points
-    without a label, if there are any, else a network for images, or a linear model.
+    likely such a lag is by chance. Without a trial one student has all the weight: propagation if
+    there are points without a label, else a network for images, or a linear model.
     """
     if not trials:
         trusted = (

@@ -1,7 +1,7 @@
 """The plain student: logistic regression on what the task's features say of labelled points.
 
-How strongly weights are held back is chosen by the likelihood of held-out labels, so that few or
-noisy labels make a cautious model. Chance decides about nothing but the folds.
+How strongly weights are regularised is chosen by the likelihood of held-out labels, so that few or
+noisy labels make a cautious model. Only the folds are random.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Logistic regression for few labels: least cross-entropy with decay, found without any chance."""
+"""Logistic regression for few labels: least cross-entropy with decay, without randomness."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """A student for feature vectors of a strong backbone, where points of a class lie close together.
 
-A few noisy labels say little by themselves, but the public points say how they hang together. So
-each class has a centre, at first that of the points that were asked about; each public point goes
-to the classes by how close their centres are and how frequent they seem, and centres move, again
-and again until classes settle. This outvotes single wrong labels. A linear head learns the result.
+A few noisy labels say little by themselves, but the public points show the clusters. So each class
+has a centre, at first that of the points that were asked about; each public point goes to the
+classes by how close their centres are and how frequent they seem, and centres move, until both no
+longer change (expectation maximisation). This outvotes single wrong labels. A linear head learns
+the result.
 """
 
 from __future__ import annotations
@@ -176,9 +177,9 @@ def train_prototypes(
 def settle(points: FloatArray, asked: Places, given: Doubles, rounds: int) -> tuple[Doubles, int]:
     """Chances of classes of all points, (n, classes), and how many rounds it took.
 
-    Points are unit vectors and classes von Mises-Fisher laws of one common concentration, which is
-    estimated (Banerjee et al.); the shares of classes are those of the labels. An asked point
-    belongs to its label and to what the centres say of it.
+    Points are unit vectors and classes von Mises-Fisher distributions of one common concentration,
+    which is estimated (Banerjee et al.); the shares of classes are those of the labels. An asked
+    point belongs to its label and to what the centres say of it.
     """
     counts = given.sum(axis=0)
     with np.errstate(divide="ignore"):

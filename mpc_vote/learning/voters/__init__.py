@@ -1,4 +1,4 @@
-"""How agents come to their votes, and how another way is added.
+"""How agents vote, and how another voter is added.
 
 A voter says what an agent makes of public queries; encoding, noise and shares are not its business.
 One is made by a function of an agent's data and options. Other packages add theirs under the entry

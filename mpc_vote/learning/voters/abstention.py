@@ -1,11 +1,11 @@
-"""When an agent's model should not vote: agents that know what they do not know.
+"""When an agent's model should not vote: detection of classes that its data lacks.
 
-In AE-DPFL an agent that never saw a class must name one of its own for it, and such votes gather
-on the classes that look alike: they cost more of the margin than all other mistakes together. An
-all-zero ballot is no more sensitive than a one-hot one, so such an agent had better abstain. What
-it does with its own data to decide so changes nothing but its own ballot, and `one_hot` ballots pay
-for all of it: at agent level for the vote, at instance level for one that moves to another class,
-which is further than from a class to nothing.
+In AE-DPFL an agent that never saw a class must name one of its own for it, and such votes gather on
+the classes that look alike: they cost more of the margin than all other mistakes together. An
+all-zero ballot is no more sensitive than a one-hot one, so such an agent does better to abstain.
+What it does with its own data to decide so changes nothing but its own ballot, and the charge of
+`one_hot` ballots covers all of it: at agent level the vote, at instance level one that moves to
+another class, which is further than from a class to nothing.
 
 The network gets one more class, "unknown", for which unlabelled public points are the examples:
 
@@ -16,7 +16,7 @@ The network gets one more class, "unknown", for which unlabelled public points a
    less, as votes that should not be cast scatter over classes, but those that are missing all miss
    in one.) The network learns on from these labels beside the agent's own.
 
-How large that share is, nobody tells an agent, and classes need not be equally frequent. So it is
+An agent is not told how large that share is, and classes need not be equally frequent. So it is
 estimated: networks that learnt from one half of the agent's points, as in step 1, call a share `s`
 of the public points unknown, and a share `f` of the agent's other half, wrongly. Of points that are
 unknown all are called so, of the others a share `f`: hence s = u + (1 - u) f.

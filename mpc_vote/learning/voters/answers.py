@@ -1,7 +1,7 @@
 """From what a model says to votes: labels by name or place, or scores, checked.
 
-Nothing is mended here. What is not one answer to each query, holds NaN, or names a class that the
-task does not have, is no vote, and the agent declines the round.
+Nothing is corrected here. What is not one answer to each query, holds NaN, or names a class that
+the task does not have, is no vote, and the agent declines the round.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Fault(enum.StrEnum):
     NAN = "its votes hold NaN"
     ROWS = "its votes are not one for each query"
     SHAPE = "its votes are neither labels nor scores of each class"
-    LABEL = "its votes name a class that there is none of"
+    LABEL = "its votes name a class that does not exist"
 
 
 class FaultyAnswer(ValueError):

@@ -1,4 +1,4 @@
-"""A voter in a process of its own, so that whatever it does, its agent goes on.
+"""A voter in a process of its own, so that its agent keeps running, whatever the voter does.
 
 Models and code of the owner's may hang, crash, leak or answer nonsense. They run in a child process
 that is told the options, the private data and then queries, and answers with votes; it is killed

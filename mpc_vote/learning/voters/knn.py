@@ -8,10 +8,10 @@ point's place in its block, and always faiss's heap, which orders by distance an
 A squared distance that is too large for a float32 is no distance: such a point is not a neighbour,
 which the point and the query alone decide, and where all are too far nobody votes.
 
-The same neighbours can cast one vote, for the label that most of them have, so that they meet
-models in one round. Nothing of the above makes that vote less sensitive: one record may turn it
-from one class to another, and so it is accounted like any model's (`one_hot`), k times dearer than
-counts for the margins that it gives.
+The same neighbours can cast one vote, for the label that most of them have, so that they take part
+in one round with models. Nothing of the above makes that vote less sensitive: one record may turn
+it from one class to another, and so it is accounted like any model's (`one_hot`): k times more than
+counts for the same margins.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class ModelVoter:
 
 
 class AbstainingVoter:
-    """A network that knows what it does not know: see `abstention`."""
+    """A network that abstains on classes that its data lacks: see `abstention`."""
 
     kinds: tuple[BallotKind, ...] = (ONE_HOT,)
     k = 0

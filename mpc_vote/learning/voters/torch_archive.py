@@ -7,8 +7,8 @@ graph names, and imports and indexes whatever object the structure of inputs and
 `torch.export.save` needs none of that for a plain model. So the archive is read first, by torch's
 own reader and from the same bytes: records, flags, sizes, names and functions beyond what a plain
 model has are refused. What remains of pickle, the example inputs, is read by torch's restricted
-unpickler, without a fallback. These are the ways that we know of; torch itself promises none, so a
-file of somebody else's is better had as ONNX.
+unpickler, without a fallback. These are the ways that we know of; torch itself promises no safety,
+so prefer ONNX for files from others.
 """
 
 from __future__ import annotations

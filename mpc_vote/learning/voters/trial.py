@@ -1,4 +1,4 @@
-"""A voter is tried before its agent attends: what can't work is then said to its owner, at once."""
+"""A voter is tried before its agent attends: its owner then learns at once what can't work."""
 
 from __future__ import annotations
 

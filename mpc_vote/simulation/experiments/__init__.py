@@ -14,6 +14,7 @@ from mpc_vote.simulation.experiments import (
     messages,
     mnist_noniid,
     office_caltech,
+    searches,
 )
 
 EXPERIMENTS: dict[str, Callable[[], Experiment]] = {
@@ -23,6 +24,8 @@ EXPERIMENTS: dict[str, Callable[[], Experiment]] = {
     "office-caltech": office_caltech.experiment,
     "table": clinical_table.experiment,
     "text": messages.experiment,
+    "table-search": searches.table,
+    "text-search": searches.text,
     "ablation-data": ablations.data,
     "ablation-agents": ablations.agents,
     "ablation-parts": ablations.parts,

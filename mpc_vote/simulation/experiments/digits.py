@@ -21,8 +21,13 @@ from mpc_vote.learning.voters.domain_adaptation import ink
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.simulation.agents import AdaptedAgents, AlwaysVotingAgents
 from mpc_vote.simulation.experiment import Arm, Data, Experiment, PaperFigure, data_folder
-from mpc_vote.simulation.experiments.mnist import IMAGE, dp_fed_avg_of_features
-from mpc_vote.simulation.gradient_methods import FedAvgConfig, NeuralModel, averaging
+from mpc_vote.simulation.experiments.mnist import (
+    IMAGE,
+    dp_fed_avg_of_features,
+    dp_fed_sgd_of_features,
+)
+from mpc_vote.simulation.experiments.students import student_arms, with_default
+from mpc_vote.simulation.gradient_methods import FedAvgConfig, NeuralModel, averaging, descent
 from mpc_vote.simulation.methods import AeConfig, QueryConfig, ae_dpfl
 
 MNIST_AGENTS, MNIST_SIZE, SVHN_AGENTS, SVHN_SIZE, PUBLIC = 60, 1000, 140, 3000, 3000
@@ -94,26 +99,25 @@ def experiment() -> Experiment:
         load=load,
         split=split,
         arms=(
-            Arm(
+            *student_arms(
                 "AE-DPFL+DA, epsilon 2",
-                ae_dpfl,
+                ADAPTED,
                 AeConfig(STRICT, AdaptedAgents()),
                 PaperFigure(92.5, 0.2, 2.8),
-                line=ADAPTED,
             ),
-            Arm(
-                "AE-DPFL+DA, epsilon 1",
-                ae_dpfl,
-                AeConfig(STRICTER, AdaptedAgents()),
-                line=ADAPTED,
-            ),
+            *student_arms("AE-DPFL+DA, epsilon 1", ADAPTED, AeConfig(STRICTER, AdaptedAgents())),
             Arm(
                 "AE-DPFL+DA, plain gradient reversal, epsilon 2",
                 ae_dpfl,
-                AeConfig(STRICT, as_in_paper),
+                with_default(AeConfig(STRICT, as_in_paper)),
             ),
             *(
-                Arm(name, ae_dpfl, AeConfig(labelling, AlwaysVotingAgents()), line=VOTES)
+                Arm(
+                    name,
+                    ae_dpfl,
+                    with_default(AeConfig(labelling, AlwaysVotingAgents())),
+                    line=VOTES,
+                )
                 for name, labelling in (
                     ("AE-DPFL, epsilon 2", STRICT),
                     ("AE-DPFL, epsilon 1", STRICTER),
@@ -122,26 +126,30 @@ def experiment() -> Experiment:
             Arm(
                 "AE-DPFL, the paper's epsilon",
                 ae_dpfl,
-                AeConfig(LOOSE, AlwaysVotingAgents()),
+                with_default(AeConfig(LOOSE, AlwaysVotingAgents())),
                 PaperFigure(83.8, 0.2, 3.6),
                 line=VOTES,
             ),
-            Arm("AE-DPFL+DA, the paper's setting", ae_dpfl, AeConfig(PAPERS, AdaptedAgents())),
+            Arm(
+                "AE-DPFL+DA, the paper's setting",
+                ae_dpfl,
+                with_default(AeConfig(PAPERS, AdaptedAgents())),
+            ),
             Arm(
                 "AE-DPFL, the paper's setting",
                 ae_dpfl,
-                AeConfig(replace(PAPERS, sigma=25.0), AlwaysVotingAgents()),
+                with_default(AeConfig(replace(PAPERS, sigma=25.0), AlwaysVotingAgents())),
             ),
             Arm(
                 "AE-DPFL+DA, not framed, epsilon 2",
                 ae_dpfl,
-                AeConfig(STRICT, AdaptedAgents()),
+                with_default(AeConfig(STRICT, AdaptedAgents())),
                 setting=apart,
             ),
             Arm(
                 "AE-DPFL, not framed, epsilon 2",
                 ae_dpfl,
-                AeConfig(STRICT, AlwaysVotingAgents()),
+                with_default(AeConfig(STRICT, AlwaysVotingAgents())),
                 setting=apart,
             ),
             Arm("DP-FedAvg, epsilon 2", averaging, private, line=AVERAGED),
@@ -169,6 +177,14 @@ def experiment() -> Experiment:
                 )
                 for epsilon in (2.0, 1.0)
             ),
+            *(
+                Arm(
+                    f"DP-FedSGD, linear on our features, instance-level epsilon {epsilon:g}",
+                    descent,
+                    dp_fed_sgd_of_features(epsilon),
+                )
+                for epsilon in (2.0, 1.0)
+            ),
             Arm("FedAvg", averaging, fed_avg, PaperFigure(87.6, 0.1), line="FedAvg, not private"),
             Arm(
                 "FedAvg+DA",
@@ -183,6 +199,8 @@ def experiment() -> Experiment:
         setting=DigitsSetting(),
         notes=(
             "3,000 of USPS's 9,298 images are public, the others test the global model.",
+            "DP-FedSGD protects single images, which is less than the others do: an agent's images "
+            "together have no bound.",
             "Where the standard SVHN is not at hand, its agents hold what a stand-in of 23,060 "
             "grey digits gives each of 140: 164 images instead of 3,000. Figures on it are not "
             "comparable with the paper's.",

@@ -8,10 +8,16 @@ from pathlib import Path
 from mpc_vote.data import sources
 from mpc_vote.data.assignment import Deal, deal_by_class, deal_iid, deal_repeatedly
 from mpc_vote.data.partition import Partition, hand_out, split_public
+from mpc_vote.learning.baselines.dp_sgd import PRIVATE_RECORDS
 from mpc_vote.learning.baselines.fedavg import IMAGES, PRIVATE_FEATURES, PRIVATE_IMAGES
 from mpc_vote.simulation.experiment import Data, data_folder
 from mpc_vote.simulation.feature_pipeline import FeaturePipeline
-from mpc_vote.simulation.gradient_methods import FedAvgConfig, LinearModel, NeuralModel
+from mpc_vote.simulation.gradient_methods import (
+    DpFedSgdConfig,
+    FedAvgConfig,
+    LinearModel,
+    NeuralModel,
+)
 
 POINTS = 60_000
 
@@ -29,7 +35,7 @@ def dp_fed_avg_of_images(epsilon: float) -> FedAvgConfig:
 def dp_fed_avg_of_features(epsilon: float) -> FedAvgConfig:
     """DP-FedAvg of a linear model on the features that our agents see.
 
-    Tuned on a split of its own: the more noise, the fewer parameters and rounds it stands.
+    Tuned on a split of its own: the more noise, the fewer parameters and rounds it tolerates.
     """
     features, plan = FEW_STROKES, PRIVATE_FEATURES
     if epsilon <= 1:
@@ -37,6 +43,11 @@ def dp_fed_avg_of_features(epsilon: float) -> FedAvgConfig:
     if epsilon <= 0.5:
         plan = replace(plan, clip=3.0, local=replace(plan.local, rate=10.0))
     return FedAvgConfig(features, LinearModel(), plan, epsilon)
+
+
+def dp_fed_sgd_of_features(epsilon: float) -> DpFedSgdConfig:
+    """DP-FedSGD of the same; the recipe is that of other pictures, not tuned for these."""
+    return DpFedSgdConfig(FEW_STROKES, LinearModel(), PRIVATE_RECORDS, epsilon, 1e-3)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`mpc-vote audit`: attacks what the service releases, and holds its claim against what is found.
+"""`mpc-vote audit`: attacks what the service releases, and compares its claims with what is found.
 
 First every way in which an agent may vote is attacked for its sensitivity, by hostile queries: see
 `mpc_vote.testbed.audit.sensitivity`. Then labels are attacked for what they tell: see
@@ -68,9 +68,9 @@ _MOVES = (
 
 
 class AuditSettings(Settings):
-    """Attacks voters and released labels: what is found beside what is claimed.
+    """Attacks voters and released labels, and shows what is found beside what is claimed.
 
-    Ends with code 1 if a ballot moves further, or more is lost, than claimed.
+    The command ends with code 1 if a ballot moves further, or more is lost, than claimed.
     """
 
     command: ClassVar[str] = "audit"

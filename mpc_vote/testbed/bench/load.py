@@ -7,7 +7,7 @@ as a busy service tells it to. They are connected, and all ask at once, after a 
 is not counted.
 
 What must hold, or the command fails: every request ends with labels or with a refusal that says
-when to come back; no more rounds are open than the service allows; no client goes without while
+when to retry; no more rounds are open than the service allows; no client goes without labels while
 others are served; no process takes more memory in the last quarter than in the first, but for a
 share.
 
@@ -62,7 +62,7 @@ _CLIENTS = "clients"
 class LoadSettings(Settings):
     """Overloads the service; fails if the overload does more than have requests refused.
 
-    Refusals that say when to come back are what is wanted; see the report for the rest.
+    Refusals that say when to retry are expected; see the report for the rest.
     """
 
     command: ClassVar[str] = "bench load"
@@ -165,7 +165,7 @@ async def run_load(settings: LoadSettings) -> None:
     write_json(settings.json_path, {"settings": asked, "machine": machine, **report})
     if report["faults"]:
         raise CommandError("; ".join(report["faults"]))
-    out.print("it held: nothing gave way but requests that were told when to come back")
+    out.print("passed: nothing failed but requests that were told when to retry")
 
 
 class _LoadRun:
@@ -335,7 +335,7 @@ class _LoadRun:
             "right": float(np.mean([one.right for one in tape.done])),
             "absences": sum(one.absent for one in tape.done),
             "seconds": {
-                "request that is taken": _percentiles([one.seconds for one in tape.done]),
+                "accepted request": _percentiles([one.seconds for one in tape.done]),
                 "refusal": _percentiles(tape.refusal_seconds),
                 "first request to labels": _percentiles([one.whole for one in tape.done]),
                 "hint": _percentiles(tape.hints),
@@ -393,7 +393,7 @@ def faults(report: Report, settings: LoadSettings) -> list[str]:
         for kind, count in report["failed"].items()
     ]
     if report["refused_without_hint"]:
-        faults.append(f"{report['refused_without_hint']} refusals did not say when to come back")
+        faults.append(f"{report['refused_without_hint']} refusals did not say when to retry")
     if report["open_rounds"]["most"] > settings.places:
         faults.append(f"{report['open_rounds']['most']} rounds were open, {settings.places} may be")
     served = report["completed_per_client"]
@@ -447,7 +447,7 @@ def _requests_table(report: Report) -> Table:
         "  labels as voted for": f"{100 * report['right']:.1f} %",
         "  agents absent": f"{report['absences']} times",
         "told to wait": _counts(report["refused"]),
-        "  without a time to come back": str(report["refused_without_hint"]),
+        "  without a time to retry after": str(report["refused_without_hint"]),
         "failed otherwise": _counts(report["failed"]),
         "rounds open": f"{rounds['mean']:.1f} on average, {rounds['most']} at most, "
         f"{rounds['allowed']} allowed",

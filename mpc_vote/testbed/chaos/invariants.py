@@ -31,7 +31,7 @@ _UNEXPECTED = ("Traceback", " ERROR ", " CRITICAL ")
 _EXCERPT_LINES = 60
 # Errors that say nothing, by the words under which they reach a client.
 _VAGUE = ("(unknown)", "(internal)")
-_RESTARTED = "the coordinator was restarted while the round was open"
+_RESTARTED = "the coordinator was restarted while the round was open."
 
 
 @dataclass

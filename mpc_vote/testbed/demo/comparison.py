@@ -1,4 +1,4 @@
-"""What a demo's global model is compared with, reckoned beside the service's own work."""
+"""What a demo's global model is compared with, computed beside the service's own work."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_a_service_that_is_asked_too_much_refuses_and_nothing_else(tmp_path: Pat
     for values in told["seconds"].values():
         assert 0 < values["p50"] <= values["p90"] <= values["p99"] <= values["max"]
     longest = told["seconds"]["first request to labels"]["max"]
-    assert longest >= told["seconds"]["request that is taken"]["max"]
+    assert longest >= told["seconds"]["accepted request"]["max"]
     processes = {"dealer", "party-0", "party-1", "coordinator", "agents-0", "clients"}
     assert told["memory"].keys() == processes
     assert all(memory["most"] >= memory["first"] > 0 for memory in told["memory"].values())
@@ -77,7 +77,7 @@ def test_a_service_that_is_asked_too_much_refuses_and_nothing_else(tmp_path: Pat
             lambda r: r.update(failed={"DEADLINE": 3}, failed_saying={"DEADLINE": "too late"}),
             "3 requests failed with DEADLINE, the first saying: too late",
         ),
-        (lambda r: r.update(refused_without_hint=4), "4 refusals did not say when to come back"),
+        (lambda r: r.update(refused_without_hint=4), "4 refusals did not say when to retry"),
         (lambda r: r["open_rounds"].update(most=3), "3 rounds were open, 2 may be"),
         (lambda r: r["completed_per_client"].update(least=0), "a client got no labels"),
         (lambda r: r["memory"]["coordinator"].update(last=201.0), "coordinator took"),

@@ -113,7 +113,13 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Compose,
     try:
         compose.run("--profile", "service", "up", "-d", "--scale", "agent=20")
         certs = compose.export(tmp_path_factory.mktemp("client") / "certs")
-        _until(lambda: len(_status(compose, certs)["agents"]) == 20, "twenty agents attend")
+        try:
+            _until(
+                lambda: len(_status(compose, certs)["agents"]) == 20, "twenty agents attend", 300
+            )
+        except AssertionError as error:
+            seen = compose.run("ps", "-a").stdout + compose.run("logs", "--tail=5").stdout
+            raise AssertionError(f"{error}; {_client(compose, certs, 'status')}\n{seen}") from error
         yield compose, certs
     finally:
         compose.run("--profile", "*", "down", "-v", check=False)

@@ -648,8 +648,8 @@ async def test_plans_of_collections_that_parties_do_not_read_take_bounded_memory
     whoever has most are ended, and nobody else's."""
     servicer = dealer.servicer
     assert isinstance(servicer, DealerServicer)
-    # More than is sent to who does not read.
-    plan = PreprocessingPlan((Run((Triples(TripleKind.PRODUCT, 1 << 19),) * 4, 1),))
+    # More than is ever sent to who does not read: windows of 16 MiB were seen.
+    plan = PreprocessingPlan((Run((Triples(TripleKind.PRODUCT, 1 << 19),) * 12, 1),))
     monkeypatch.setattr("aggregator.dealer.servicer.MAX_SESSIONS", 3)
     async with contextlib.AsyncExitStack() as stack:
 

@@ -406,6 +406,7 @@ async def test_without_the_dealer_nothing_is_spent_and_its_return_is_enough(
     await label_with_all(fragile, farms)
 
 
+@pytest.mark.slow
 async def test_a_dealer_that_stands_still_or_dies_fails_rounds_by_name_and_they_cost_nothing(
     fragile: Service, farms: Group
 ) -> None:

@@ -184,13 +184,13 @@ async def test_an_agent_says_little_at_a_time(service: Service) -> None:
         long = agent_pb2.AttendRequest.FromString(said.SerializeToString() + UNKNOWN_FIELD)
         await liar.write(long)
         error = await error_of(liar.announced())
-    assert error.kind is ErrorKind.SPEC_INVALID and "too much at a time" in error.message
+    assert error.kind is ErrorKind.SPEC_INVALID and "message is too long" in error.message
     coordinator = Identity(Role.COORDINATOR, "coordinator")
     async with service.channel(Identity(Role.AGENT, "liar"), coordinator) as channel:
         call = agent_pb2_grpc.AgentServiceStub(channel).Attend()
         await call.write(long)
         error = await error_of(call.read())
-    assert error.kind is ErrorKind.SPEC_INVALID and "too much at a time" in error.message
+    assert error.kind is ErrorKind.SPEC_INVALID and "message is too long" in error.message
 
 
 async def test_a_fetch_of_queries_asks_for_them_in_few_bytes(service: Service) -> None:
@@ -208,7 +208,7 @@ async def test_a_fetch_of_queries_asks_for_them_in_few_bytes(service: Service) -
         assert await stub.FetchQueries(plain, timeout=SECONDS).read()
         error = await error_of(stub.FetchQueries(long, timeout=SECONDS))
         await liar.decline(plain.round_id)
-    assert error.kind is ErrorKind.SPEC_INVALID and "too much at a time" in error.message
+    assert error.kind is ErrorKind.SPEC_INVALID and "message is too long" in error.message
 
 
 async def test_health_is_not_watched_with_messages_of_any_size(service: Service) -> None:

@@ -122,7 +122,7 @@ def test_all_kinds_of_agents_meet_in_one_round(client: LabelClient) -> None:
     [
         (NONSENSE, "nonsense", "its votes hold NaN"),
         (CRASH, "crashes", "its process ended"),
-        (HANG, "hangs", "it took too long"),
+        pytest.param(HANG, "hangs", "it took too long", marks=pytest.mark.slow),
     ],
 )
 def test_who_fails_declines_with_a_reason_and_votes_again(

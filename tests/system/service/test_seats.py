@@ -160,6 +160,7 @@ def restarted(service: Service, settings: Mapping[str, str]) -> Iterator[None]:
             yield
 
 
+@pytest.mark.slow
 async def test_an_agent_that_lost_its_ledger_takes_no_seat_until_it_is_accepted(
     fragile: Service, farms: Group, tmp_path: Path
 ) -> None:
@@ -181,7 +182,7 @@ async def test_an_agent_that_lost_its_ledger_takes_no_seat_until_it_is_accepted(
                 await until(told, "the agent logs why it does not attend")
                 with LedgerView(fresh / "ledger.db") as ledger:
                     assert ledger.owner == "agent/north"
-                warning = f"agent north came with ledger {ledger.ledger_id}, and is known by"
+                warning = f"agent north announced ledger {ledger.ledger_id}, but is known by"
                 assert warning in log_of(fragile, "coordinator")[before:]
                 await until(lambda: attends(client, "south", "east"), "the others are back")
                 assert not await attends(client, "north")
@@ -209,7 +210,7 @@ async def test_a_copy_of_an_agent_takes_no_seat_while_the_agent_sits_there(
         async with ghost(fragile, "twin", classes=9):
             error = await error_of(_attend(fragile, "twin"))
             assert error.kind is ErrorKind.SEAT_TAKEN
-            assert "agent twin came again" in log_of(fragile, "coordinator")[before:]
+            assert "agent twin attends already" in log_of(fragile, "coordinator")[before:]
             assert await attends(client, "twin")
 
         async def gone() -> bool:

@@ -174,7 +174,7 @@ async def test_a_round_with_honest_parties_completes(
         (lambda spec: [shares(0, 5), shares(0, 5), STATISTICS], "out of place"),
         (lambda spec: [shares(0, 6), STATISTICS], "out of place"),
         (lambda spec: [shares(1, 4), shares(0, 1), STATISTICS], "out of place"),
-        (lambda spec: [*honest(spec), *[STATISTICS] * 5_000], "says more"),
+        (lambda spec: [*honest(spec), *[STATISTICS] * 5_000], "sent more"),
         (lambda spec: [STATISTICS], "missing"),
         (lambda spec: honest(spec)[:-1], "missing"),
     ],
@@ -199,6 +199,7 @@ async def test_label_shares_come_once_and_in_the_blocks_that_they_are_computed_i
     round_, _ = await run(spec, counting(answers)(spec), tmp_path)
     assert round_.error is not None and round_.error.name == "ROUND_FAILED"
     assert "party party-2: " in round_.error.message and why in round_.error.message
+    assert ". Ask for a new round." in round_.error.message
     assert len(round_.events) < 20
 
 

@@ -60,7 +60,7 @@ def expected(values: np.ndarray, dim: int | None, keepdim: bool, one_hot: bool) 
     return hot
 
 
-@pytest.mark.parametrize("parties", [1, 3])
+@pytest.mark.parametrize("parties", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_any_crypten_process_can_call_it(parties: int) -> None:
     values = np.random.default_rng(5).integers(-3, 4, size=(4, 3, 5))
     port = free_ports(1)[0]

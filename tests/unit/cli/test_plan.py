@@ -138,7 +138,7 @@ def test_counts_of_few_agents_protect_records_and_not_organisations(made: Made) 
 
 def test_labels_that_cost_too_much_are_not_recommended(made: Made) -> None:
     advice = made(*COUNTS, "--sigma=5", "--level=agent")["advice"]
-    assert advice[0].startswith("Don't ask so")
+    assert advice[0].startswith("Don't ask like this")
 
 
 @pytest.mark.parametrize(

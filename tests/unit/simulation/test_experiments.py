@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +15,10 @@ from mpc_vote.simulation.experiments import EXPERIMENTS, find, mnist
 from mpc_vote.simulation.experiments import digits as digits_to_usps
 from mpc_vote.simulation.experiments.ablations import PAPERS, PAPERS_EPSILON
 from mpc_vote.simulation.experiments.mnist_noniid import LOOSE, LOOSE_EPSILON
-from mpc_vote.simulation.methods import AeConfig, QueryConfig
+from mpc_vote.simulation.methods import AeConfig, KnnConfig, QueryConfig
 from mpc_vote.simulation.vote import simulated_spec
-from mpc_vote.voting.ballots import ONE_HOT
+from mpc_vote.voting.ballots import KNN_COUNT, ONE_HOT
+from mpc_vote.voting.ballots.kind import BallotKind
 
 ALL = [make() for make in EXPERIMENTS.values()]
 
@@ -42,25 +44,35 @@ def test_a_line_has_one_point_at_a_place(experiment: Experiment) -> None:
     assert len(set(map(repr, places))) == len(places)
 
 
-def _exact(labelling: QueryConfig, delta: float) -> tuple[float, float]:
-    spec = simulated_spec(ONE_HOT, labelling.queries, 10, {"a": 0, "b": 0}, labelling.sigma)
-    found = epsilons([spec.mechanism], Level.AGENT, delta)
+def _exact(
+    labelling: QueryConfig, delta: float, kind: BallotKind = ONE_HOT, level: Level = Level.AGENT
+) -> tuple[float, float]:
+    k = 0 if kind is ONE_HOT else 5
+    spec = simulated_spec(kind, labelling.queries, 10, {"a": k, "b": k}, labelling.sigma)
+    found = epsilons([spec.mechanism], level, delta)
     assert found.exact is not None
     return found.exact, found.simple
 
 
-def test_the_noise_of_votes_keeps_the_epsilon_that_the_arm_is_named_for() -> None:
+@pytest.mark.parametrize(
+    ("configs", "kind", "level"),
+    [(AeConfig, ONE_HOT, Level.AGENT), (KnnConfig, KNN_COUNT, Level.INSTANCE)],
+)
+def test_the_noise_of_votes_keeps_the_epsilon_that_the_arm_is_named_for(
+    configs: type[Any], kind: BallotKind, level: Level
+) -> None:
     claims = {
         (config.labelling, float(said[1]), experiment.delta)
         for experiment in ALL
+        if not experiment.name.endswith("-search")
         for arm in experiment.arms
-        for said in [re.search(r"epsilon ([0-9.]+)$", arm.name)]
+        for said in [re.search(r"epsilon ([0-9.]+)(, student .*)?$", arm.name)]
         for config in [arm.config]
-        if said and isinstance(config, AeConfig)
+        if said and isinstance(config, configs)
     }
-    assert len(claims) > 4
+    assert len(claims) > 2
     for labelling, epsilon, delta in claims:
-        exact, _ = _exact(labelling, delta)
+        exact, _ = _exact(labelling, delta, kind, level)
         assert 0.97 * epsilon < exact <= epsilon
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.data.images import resize
@@ -49,6 +50,7 @@ def _margin(votes: np.ndarray, truth: np.ndarray) -> float:
     return float(np.mean(true - totals.max(axis=1)))
 
 
+@pytest.mark.slow
 def test_agents_that_abstain_leave_a_wider_margin_than_agents_that_always_vote(
     context: ArmContext, digits: Partition
 ) -> None:

@@ -65,6 +65,7 @@ def test_a_claim_that_holds_is_not_refuted_and_the_limits_of_that_are_told(
     assert "EXCEEDED" not in said
 
 
+@pytest.mark.slow
 @WHOLE
 def test_a_voter_that_moves_too_far_ends_with_code_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -113,7 +114,11 @@ def test_other_plans_can_be_audited(options: list[str], capsys: pytest.CaptureFi
     ("options", "code"),
     [
         # The agent that is not counted stays away.
-        (["--level", "agent", "--method", "knn", "--k", "5", "--quorum", "3"], 0),
+        pytest.param(
+            ["--level", "agent", "--method", "knn", "--k", "5", "--quorum", "3"],
+            0,
+            marks=pytest.mark.slow,
+        ),
         (["--sigma", "1", "--claimed-sigma", "5", "--collusion", "2"], 1),
     ],
 )

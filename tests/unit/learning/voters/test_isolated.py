@@ -88,8 +88,8 @@ def test_one_that_crashes_is_started_again(started: Started, name: str, how: str
         ("not_a_number", "its votes hold NaN"),
         ("too_few", "its votes are not one for each query"),
         ("too_wide", "its votes are neither labels nor scores of each class"),
-        ("no_such_class", "its votes name a class that there is none of"),
-        ("objects", "its votes name a class that there is none of"),
+        ("no_such_class", "its votes name a class that does not exist"),
+        ("objects", "its votes name a class that does not exist"),
     ],
 )
 def test_nonsense_is_no_vote_and_its_process_goes_on(started: Started, name: str, why: str) -> None:

@@ -10,50 +10,30 @@ with the others, and the noise of the agents that the spec counts on is honest.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
 import random
-from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import grpc
 
-from agent_node.batch import Batch
+from agent_node.participation import Participant
 from agent_node.policy import Policy
-from agent_node.serving import Serving, Servings
-from agent_node.voting import await_voter, cast_ballot
-from mpc_vote.app import threads
+from agent_node.repeats import Repeats
+from agent_node.serving import Serving
 from mpc_vote.errors import ErrorKind, VoteError
-from mpc_vote.mpc.sharing import Share
-from mpc_vote.privacy.mechanisms import Mechanism
-from mpc_vote.privacy.noise import SkellamSampler
-from mpc_vote.proto.mpcvote.v1 import (
-    agent_pb2,
-    agent_pb2_grpc,
-    common_pb2,
-    party_pb2,
-    party_pb2_grpc,
-)
-from mpc_vote.tasks import Task, agreement
-from mpc_vote.transport import rpc, tensors
-from mpc_vote.voting.aggregation import share_ballot
-from mpc_vote.voting.ballots import IntArray
-from mpc_vote.voting.limits import MAX_ROUNDS_AT_ONCE, SUBMISSION_ID_BYTES
+from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2
+from mpc_vote.transport import rpc
+from mpc_vote.voting.limits import MAX_ROUNDS_AT_ONCE
 from mpc_vote.voting.spec import Spec
 
 log = logging.getLogger(__name__)
 
-_SUBMIT_TRIES = 3
 _BACKOFF_SECONDS = (0.2, 5.0)
-_TASK_SECONDS = 10.0
-_WHO = "The coordinator"
-# What a vote is given to end where the agent leaves the round, or stops.
-_LEAVE_SECONDS = 5.0
 
 
-class Agent:
+class Agent(Participant):
     """One organisation's agent."""
 
     def __init__(
@@ -66,28 +46,11 @@ class Agent:
         parties: Mapping[str, grpc.aio.Channel],
         scratch: Path,
     ) -> None:
-        self._name = name
-        self._policy = policy
-        self._servings = Servings(name, servings)
+        super().__init__(name, policy, servings, coordinator, parties, scratch)
         self._capabilities = capabilities
-        self._line = coordinator
-        self._coordinator = agent_pb2_grpc.AgentServiceStub(coordinator)
-        self._channels = parties
-        self._parties = {n: party_pb2_grpc.PartyServiceStub(c) for n, c in parties.items()}
-        self._scratch = scratch
-        # Rounds that this agent takes part in: True once all are prepared, False if it is over.
-        self._rounds: dict[str, asyncio.Future[bool]] = {}
-        # Those among them that were started, and ended before this agent came to vote.
-        self._ended: set[str] = set()
-        # What rounds that it is prepared for will be charged: who is prepared does not back out.
-        self._promised: dict[str, Mechanism] = {}
-        self._promising = asyncio.Lock()
         self._welcomed = False
+        self._repeats = Repeats()
         self._attending = False
-        self._voting = asyncio.Lock()
-        # The round that the voter was asked about, until it has answered.
-        self._voted_on: Spec | None = None
-        self._saying = asyncio.Lock()
 
     async def health(self) -> Mapping[str, bool]:
         """Whether the coordinator has welcomed the agent on a stream that is still open."""
@@ -102,15 +65,19 @@ class Agent:
             try:
                 await self._session()
             except grpc.RpcError as error:
-                failure = await self._explained(_unreached(error))
-                log.warning("not attending: %s", failure.message)
+                self._complain(await self._explained(self._unreached(error)))
             except VoteError as error:
-                log.warning("not attending: %s", error.message)
+                self._complain(error)
             if self._welcomed:
                 wait = low
             # Spread over time, so that a restarted coordinator is not met by all agents at once.
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))
             wait = min(high, 2 * wait)
+
+    def _complain(self, failure: VoteError) -> None:
+        """Logs why the agent does not attend; it tries every few seconds, perhaps for days."""
+        if self._repeats.due(failure.message):
+            log.warning("not attending: %s", failure.message)
 
     async def _explained(self, refusal: VoteError) -> VoteError:
         """What the coordinator refused the agent for; of another task, in which settings it
@@ -119,19 +86,6 @@ class Agent:
         if refusal.kind is not ErrorKind.TASK_DIFFERS or mine is None:
             return refusal
         return await self._difference(mine, common_pb2.GetTaskRequest(name=mine.name), refusal)
-
-    async def _difference(
-        self, mine: Task, request: common_pb2.GetTaskRequest, refusal: VoteError
-    ) -> VoteError:
-        """That the coordinator's task differs and in what, or if it doesn't say, the refusal."""
-        try:
-            found = await self._coordinator.GetTask(request, timeout=_TASK_SECONDS)
-            other = agreement.from_wire(found.task, _WHO)
-        except (grpc.RpcError, VoteError) as error:
-            told = error if isinstance(error, VoteError) else _unreached(error)
-            log.info("the coordinator's task can't be compared: %s", told.message)
-            return refusal
-        return agreement.differs(f"agent {self._name}", mine, "the coordinator", other)
 
     def stop_voting(self) -> None:
         """Ends voters that run in processes of their own: nobody waits for their votes any more."""
@@ -153,6 +107,7 @@ class Agent:
             await call.write(agent_pb2.AttendRequest(capabilities=self._capabilities))
             if await call.read() is not grpc.aio.EOF:
                 self._welcomed = self._attending = True
+                self._repeats.forget()
                 log.info("attending as %s", self._name)
         except BaseException:
             call.cancel()
@@ -198,7 +153,7 @@ class Agent:
                 await call.done_writing()
                 return successor
             except grpc.RpcError as error:
-                failure = _unreached(error)
+                failure = self._unreached(error)
                 log.warning("still on the old certificate: %s", failure.message)
                 await asyncio.sleep(_BACKOFF_SECONDS[1])
 
@@ -250,207 +205,3 @@ class Agent:
             busy = error
         declined = agent_pb2.Declined(round_id=round_id, error=busy.name, reason=busy.message)
         await self._say(call, agent_pb2.AttendRequest(declined=declined))
-
-    async def _take_part(self, spec: Spec, call: Any) -> int:
-        """Prepares from public things alone; when all are prepared, charges, votes and sends.
-
-        Returns the bytes that were sent.
-        """
-        serving = await self._serving(spec)
-        self._policy.check(spec, serving)
-        await self._promise(spec)
-        with Batch.opened(spec, self._scratch, serving.task) as batch:
-            await self._unless_ended(spec, self._fetch(spec, batch))
-            await self._check_reach()
-            self._check_voter()
-            await self._await_start(spec, call)
-            shares = await self._vote(spec, serving, batch)
-        submission = os.urandom(SUBMISSION_ID_BYTES)
-        sent = await asyncio.gather(
-            *(
-                self._submit(spec, submission, name, share)
-                for name, share in zip(spec.parties, shares, strict=True)
-            )
-        )
-        return sum(sent)
-
-    async def _serving(self, spec: Spec) -> Serving:
-        """What answers the spec; where its task is another of the same name, the refusal says in
-        which settings."""
-        try:
-            return self._servings.find(spec)
-        except VoteError as error:
-            mine = self._servings.task(spec.task)
-            if error.kind is not ErrorKind.TASK_DIFFERS or mine is None:
-                raise
-            digest = spec.message.task_digest
-            request = common_pb2.GetTaskRequest(name=spec.task, digest=digest)
-            raise await self._difference(mine, request, error) from error
-
-    async def _promise(self, spec: Spec) -> None:
-        """Keeps what the round will cost apart from the budget, until the round is over."""
-        async with self._promising:
-            await asyncio.to_thread(self._policy.check_budget, spec, dict(self._promised))
-            self._promised[spec.round_id] = self._policy.cost(spec)
-
-    async def _unless_ended(self, spec: Spec, work: Coroutine[Any, Any, None]) -> None:
-        """Work that may take long, and ends with the round: else rounds that were opened only to
-        fail would keep the agent from others."""
-        task = asyncio.create_task(work)
-        try:
-            either: list[asyncio.Future[Any]] = [task, self._rounds[spec.round_id]]
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                raise _over(spec, "the coordinator ended it")
-            task.result()
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    async def _fetch(self, spec: Spec, batch: Batch) -> None:
-        """The round's queries, which must be those that the spec's digest names."""
-        request = agent_pb2.FetchQueriesRequest(round_id=spec.round_id)
-        timeout = max(0.0, spec.seconds_left())
-        try:
-            await batch.fill(self._coordinator.FetchQueries(request, timeout=timeout))
-        except grpc.RpcError as error:
-            raise _unreached(error) from error
-
-    async def _await_start(self, spec: Spec, call: Any) -> None:
-        """Says that the agent is prepared, and waits until enough are."""
-        decision = self._rounds[spec.round_id]
-        if decision.done():
-            raise _over(spec, "the coordinator ended it")
-        prepared = agent_pb2.Prepared(round_id=spec.round_id)
-        await self._say(call, agent_pb2.AttendRequest(prepared=prepared))
-        try:
-            go = await asyncio.wait_for(decision, max(0.0, spec.seconds_left()))
-        except TimeoutError as error:
-            raise _over(spec, "too few agents were prepared before its deadline") from error
-        if not go:
-            raise _over(spec, "the coordinator ended it")
-
-    async def _check_reach(self) -> None:
-        """Finds out that a party is out of reach before the round is charged."""
-        await asyncio.gather(
-            *(rpc.reach(channel, f"Party {name}") for name, channel in self._channels.items())
-        )
-
-    def _check_voter(self) -> None:
-        """Makes no promise on behalf of a voter that may never return: others would pay for rounds
-        that wait for it in vain."""
-        asked = self._voted_on
-        if asked is not None and asked.seconds_left() <= 0:
-            voter = self._servings.find(asked).voter_name
-            log.error("voter %s has not answered round %s", voter, asked.round_id)
-            why = "it has not returned from an earlier round"
-            raise VoteError(ErrorKind.VOTER_FAILED, voter=voter, why=why)
-
-    async def _vote(self, spec: Spec, serving: Serving, batch: Batch) -> list[Share]:
-        """Charges, votes, shares, in a thread. One batch, and the ballots on it, are in memory at a
-        time: the thread keeps its turn to its end, also where nobody waits for it any more."""
-        try:
-            async with asyncio.timeout(max(0.0, spec.seconds_left())):
-                await self._voting.acquire()
-        except TimeoutError as error:
-            raise _over(spec, "its deadline passed before this agent could vote") from error
-        if spec.round_id in self._ended:
-            self._voting.release()
-            # Nothing would count any more: no charge, and no vote that others wait for.
-            raise _over(spec, "the coordinator ended it")
-        self._voted_on = spec
-        work = threads.start(self._cast, spec, serving, batch)
-        work.add_done_callback(self._voted)
-        try:
-            async with asyncio.timeout(max(0.0, spec.seconds_left())):
-                return await asyncio.shield(work)
-        except TimeoutError as error:
-            raise _over(spec, "its deadline passed while this agent voted") from error
-        finally:
-            await asyncio.wait([work], timeout=_LEAVE_SECONDS)
-
-    def _voted(self, _: asyncio.Future[list[Share]]) -> None:
-        self._voted_on = None
-        self._voting.release()
-
-    def _cast(self, spec: Spec, serving: Serving, batch: Batch) -> list[Share]:
-        """In a thread: charges, votes, shares.
-
-        The spend is on disk before private data is looked at, so that nothing which depends on it,
-        not even how long a vote takes, can be learnt without a charge. What fails before costs
-        nothing; what fails after is charged.
-        """
-        queries = batch.read()
-        if spec.seconds_left() <= 0:
-            raise _over(spec, "its deadline passed before this agent could vote")
-        await_voter(serving.voter, serving.voter_name, spec)
-        self._policy.charge(spec)
-        ballot = cast_ballot(serving.voter, serving.voter_name, self._name, spec, queries)
-        return self._share(spec, ballot)
-
-    def _share(self, spec: Spec, ballot: IntArray) -> list[Share]:
-        """Noise and shares."""
-        return share_ballot(spec, self._name, ballot, self._noise(spec))
-
-    def _noise(self, spec: Spec) -> IntArray:
-        """This agent's part of the noise, fresh for every round."""
-        shape = (spec.message.queries, spec.message.classes)
-        return SkellamSampler(spec.agent_variance).sample(shape)
-
-    async def _submit(self, spec: Spec, submission: bytes, party: str, share: Share) -> int:
-        """Sends one party its share; repeating is harmless, so a lost answer is tried again."""
-        for attempt in range(1, _SUBMIT_TRIES + 1):
-            messages = _Upload(spec, submission, share)
-            try:
-                await self._parties[party].SubmitShares(
-                    messages.stream(), timeout=max(0.1, spec.seconds_left())
-                )
-                return messages.sent
-            except grpc.RpcError as error:
-                failure = VoteError.quoted(error, f"Party {party}")
-                unreachable = failure.kind is ErrorKind.PARTY_UNREACHABLE
-                if not unreachable or attempt == _SUBMIT_TRIES or spec.seconds_left() <= 0:
-                    raise failure from error
-        raise AssertionError("unreachable")
-
-    async def _say(self, call: Any, message: agent_pb2.AttendRequest) -> None:
-        """Tells the coordinator, if it still listens; if not, the session ends and starts anew.
-
-        One at a time: a stream that two rounds write to at once is stuck for ever.
-        """
-        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
-            async with self._saying:
-                await call.write(message)
-
-
-def _unreached(error: grpc.RpcError) -> VoteError:
-    """What the coordinator said, or that it says nothing."""
-    return VoteError.from_rpc(error, _WHO, ErrorKind.COORDINATOR_UNREACHABLE)
-
-
-def _over(spec: Spec, why: str) -> VoteError:
-    return VoteError(ErrorKind.ROUND_CLOSED, round=spec.round_id, why=why)
-
-
-class _Upload:
-    """A share as the messages of one call, counting what is sent."""
-
-    def __init__(self, spec: Spec, submission: bytes, share: Share) -> None:
-        self._header = party_pb2.SubmissionHeader(
-            round_id=spec.round_id,
-            spec_digest=spec.digest,
-            submission_id=submission,
-            seed=share.seed,
-        )
-        self._share = share
-        self.sent = 0
-
-    async def stream(self) -> AsyncIterator[party_pb2.SubmitSharesRequest]:
-        header: party_pb2.SubmissionHeader | None = self._header
-        for piece in list(tensors.split_bytes(self._share.packed)) or [b""]:
-            yield self._counted(party_pb2.SubmitSharesRequest(header=header, packed=piece))
-            header = None
-
-    def _counted(self, message: party_pb2.SubmitSharesRequest) -> party_pb2.SubmitSharesRequest:
-        self.sent += message.ByteSize()
-        return message

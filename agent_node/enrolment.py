@@ -75,9 +75,8 @@ async def _renew(
     try:
         response = rpc.readable(await stub.Renew(request, timeout=_CALL_SECONDS), "Renew")
     except grpc.RpcError as error:
-        raise VoteError.from_rpc(
-            error, "The coordinator", ErrorKind.COORDINATOR_UNREACHABLE
-        ) from error
+        who = f"The coordinator at {coordinator.address}"
+        raise VoteError.from_rpc(error, who, ErrorKind.COORDINATOR_UNREACHABLE) from error
     chain, key_pem = response.certificate_pem, pem.encode_key(key)
     renewed = Credentials.check(credentials.ca_pem, chain, key_pem, paths, Role.AGENT)
     if renewed.identity != credentials.identity:
@@ -102,7 +101,7 @@ async def _enrol(settings: AgentSettings, address: str, paths: CredentialPaths) 
         async with asyncio.timeout(settings.enrol_seconds):
             token = await _token(settings, claimed)
             async with rpc.dial_anonymously(ca_pem, address, coordinator) as channel:
-                response = await _ask(channel, token, _request(key))
+                response = await _ask(channel, address, token, _request(key))
     except VoteError as error:
         if error.kind is ErrorKind.TOKEN_REFUSED:
             # The next start claims another, if there is a pool.
@@ -147,7 +146,7 @@ def _request(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 async def _ask(
-    channel: grpc.aio.Channel, token: str, csr_der: bytes
+    channel: grpc.aio.Channel, address: str, token: str, csr_der: bytes
 ) -> enrolment_pb2.EnrolResponse:
     """Asks until there is an answer; the caller sets the limit."""
     stub = enrolment_pb2_grpc.EnrolmentServiceStub(channel)
@@ -158,9 +157,8 @@ async def _ask(
             response: enrolment_pb2.EnrolResponse = await stub.Enrol(request, timeout=_CALL_SECONDS)
             return rpc.readable(response, "Enrol")
         except grpc.RpcError as error:
-            failure = VoteError.from_rpc(
-                error, "The coordinator", ErrorKind.COORDINATOR_UNREACHABLE
-            )
+            who = f"The coordinator at {address}"
+            failure = VoteError.from_rpc(error, who, ErrorKind.COORDINATOR_UNREACHABLE)
             if failure.kind not in _PASSING:
                 raise failure from error
             log.warning("not enrolled yet: %s", failure.message)

@@ -85,8 +85,7 @@ class ErrorKind(enum.Enum):
     SIGMA_RANGE = (_BAD, "sigma must be a positive finite number of votes, got {got}.")
     LEAD_DROWNED = (
         _STATE,
-        "{why} Nothing was asked and nothing was spent; ask all the same with --yes, in Python "
-        "with Plan(agreement=None).",
+        "{why} Nobody was asked; ask all the same with --yes, in Python with Plan(agreement=None).",
     )
     AGREEMENT_RANGE = (_BAD, "The agreement {got} is no part of the votes; choose from 0 to 1.")
     SIGMA_BELOW_POLICY = (
@@ -208,7 +207,7 @@ class ErrorKind(enum.Enum):
     )
     COORDINATOR_UNREACHABLE = (
         grpc.StatusCode.UNAVAILABLE,
-        "The coordinator does not answer ({why}). Check that it runs and that the address and its "
+        "{who} does not answer ({why}). Check that it runs there and that the address and its "
         "certificate are right.",
     )
     TASK_MISSING = (
@@ -256,7 +255,7 @@ class ErrorKind(enum.Enum):
     QUORUM_UNAFFORDABLE = (
         grpc.StatusCode.RESOURCE_EXHAUSTED,
         "Round {round} needs {want} agents and no more than {got} can pay for it: {why}. "
-        "{note}A smaller quorum may do.",
+        "A smaller quorum may do.",
     )
     COMMITTEE_DISAGREES = (
         grpc.StatusCode.ABORTED,
@@ -354,6 +353,11 @@ class ErrorKind(enum.Enum):
     STUDENT_FAILED = (
         _STATE,
         "The coordinator's student {student} can't do this: {why}. Its log says more.",
+    )
+    FEATURES_MISSING = (
+        _STATE,
+        "The coordinator can't make the features of task {task} ({why}). Its operator names their "
+        "weights with --weights {task}=PATH; its log says more.",
     )
     FEATURES_UNFIT = (_BAD, "The feature map does not suit the points: {why}. Name another.")
     MULTI_LABEL_MODEL = (_BAD, "A model can't be trained on multi-label rounds.")

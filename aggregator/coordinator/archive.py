@@ -79,6 +79,7 @@ class RoundRecord:
 
     round_id: str
     client: str
+    request_id: str
     plan: bytes
     spec: common_pb2.RoundSpec
     state: label_pb2.RoundState.ValueType
@@ -113,6 +114,8 @@ class RoundRecord:
             cost=self.completed.cost if self.completed else None,
             task=self.spec.task,
             task_digest=self.spec.task_digest,
+            queries_digest=self.spec.queries_digest,
+            request_id=self.request_id,
         )
 
 
@@ -228,14 +231,15 @@ class Archive:
     ) -> list[RoundRecord]:
         with self._lock:
             rows = self._db.execute(
-                "SELECT round_id, client, plan, spec, state, reason, opened_ms, completed, "
-                f"{labels} FROM rounds WHERE {where} ORDER BY opened_ms, rowid",
+                "SELECT round_id, client, request_id, plan, spec, state, reason, opened_ms, "
+                f"completed, {labels} FROM rounds WHERE {where} ORDER BY opened_ms, rowid",
                 values,
             ).fetchall()
         return [
             RoundRecord(
                 round_id,
                 client,
+                request_id or "",
                 plan,
                 common_pb2.RoundSpec.FromString(spec),
                 state,
@@ -244,7 +248,18 @@ class Archive:
                 label_pb2.RoundCompleted.FromString(completed) if completed else None,
                 np.frombuffer(packed, dtype="<u4") if packed else None,
             )
-            for round_id, client, plan, spec, state, reason, opened_ms, completed, packed in rows
+            for (
+                round_id,
+                client,
+                request_id,
+                plan,
+                spec,
+                state,
+                reason,
+                opened_ms,
+                completed,
+                packed,
+            ) in rows
         ]
 
     # tasks

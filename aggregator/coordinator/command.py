@@ -21,7 +21,7 @@ from mpc_vote.app import folder, process
 from mpc_vote.app.config import ConfigError
 from mpc_vote.app.process import CommandError
 from mpc_vote.learning import students
-from mpc_vote.learning.features import check_features
+from mpc_vote.learning.features import check_features, check_weights
 from mpc_vote.pki import pem
 from mpc_vote.pki.authority import AgentAuthority
 from mpc_vote.pki.identity import Credentials, Role
@@ -49,6 +49,7 @@ async def serve_coordinator(settings: CoordinatorSettings) -> None:
     credentials = Credentials.load(settings.certs, Role.COORDINATOR)
     _check_student(settings.student)
     tasks = _tasks(settings.task)
+    _check_weights(settings.weights, tasks)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(folder.held(settings.data_dir))
         parties = await dial_parties(stack, credentials, settings.parties)
@@ -86,7 +87,7 @@ async def serve_coordinator(settings: CoordinatorSettings) -> None:
             archive, ledger, attendance, runner, parties, defaults, settings.max_open_rounds
         )
         stack.push_async_callback(labels.stop)
-        models = ModelServicer(archive, settings.delta, settings.student)
+        models = ModelServicer(archive, settings.delta, settings.student, settings.weights)
         authority = _agent_authority(settings, credentials)
         renewal = RenewalServicer(authority, settings.revoked_agents)
 
@@ -128,6 +129,19 @@ def _check_student(name: str) -> None:
             students.find_student(name)
         except PluginError as error:
             raise ConfigError(f"--student: {error}") from error
+
+
+def _check_weights(weights: Mapping[str, Path], tasks: Mapping[str, Task]) -> None:
+    """Refuses weights that no task has a use for, or that aren't there; none are loaded yet."""
+    for name, path in weights.items():
+        if name not in tasks:
+            raise ConfigError(f"--weights: there is no task {name} among those of --task")
+        if not path.exists():
+            raise ConfigError(f"--weights: {path}: there is no such file or folder of weights")
+        try:
+            check_weights(tasks[name], path)
+        except ValueError as error:
+            raise ConfigError(f"--weights: {error}") from error
 
 
 def _tasks(paths: Sequence[Path]) -> dict[str, Task]:

@@ -18,6 +18,7 @@ from aggregator.coordinator.planner import make_spec
 from aggregator.coordinator.requests import Queries, in_time, read_digest, read_plan, read_queries
 from aggregator.coordinator.roster import Defaults
 from aggregator.coordinator.rounds import Round, RoundRunner
+from aggregator.coordinator.spending import tell_free
 from aggregator.coordinator.turns import Turns
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.pki.identity import Role
@@ -89,7 +90,11 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
     async def RequestLabels(
         self, request_iterator: Any, context: Any
     ) -> AsyncIterator[label_pb2.RequestLabelsResponse]:
-        round_ = await self._find(rpc.caller().name, aiter(request_iterator))
+        try:
+            round_ = await self._find(rpc.caller().name, aiter(request_iterator))
+        except VoteError as error:
+            tell_free(error)
+            raise
         if isinstance(round_, RoundRecord):
             async for response in _replay(round_):
                 yield response
@@ -196,16 +201,13 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
     async def PlanRound(
         self, request: label_pb2.PlanRoundRequest, context: Any
     ) -> label_pb2.PlanRoundResponse:
-        response = await self._turns.do(
-            rpc.caller().name,
-            dry_run,
-            request,
-            self._attendance.present(),
-            self._defaults,
-            await self._runner.round_trip(),
-            self._ledger,
-        )
-        response.unready_parties.extend(await self._unready())
+        client = rpc.caller().name
+        # Parties are asked in the client's turn: it can't have them asked without end.
+        round_trip = await self._turns.ask(client, self._runner.round_trip)
+        present = self._attendance.present()
+        asked = (request, present, self._defaults, round_trip, self._ledger)
+        response = await self._turns.do(client, dry_run, *asked)
+        response.unready_parties.extend(await self._turns.ask(client, self._unready))
         return response
 
     @rpc.allowed(Role.CLIENT)
@@ -284,7 +286,7 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
             total_epsilon_agent=spent[Level.AGENT],
             total_epsilon_instance=spent[Level.INSTANCE],
             max_queries=MAX_QUERIES,
-            unready_parties=await self._unready(),
+            unready_parties=await self._turns.ask(client, self._unready),
             limit_epsilon_agent=limits.get(Level.AGENT),
             limit_epsilon_instance=limits.get(Level.INSTANCE),
             tasks=[

@@ -30,7 +30,7 @@ from mpc_vote.data.dataset import FloatArray
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.learning import students
 from mpc_vote.learning.features import for_task
-from mpc_vote.learning.features.maps import FEATURE_MAPS
+from mpc_vote.learning.features.maps import FEATURE_MAPS, FeatureMap
 from mpc_vote.learning.students.classifier import Classifier
 from mpc_vote.pki.identity import Role
 from mpc_vote.privacy import accountant
@@ -58,8 +58,16 @@ _MAX_ROUNDS = 10_000
 class ModelServicer(model_pb2_grpc.ModelServiceServicer):
     """Trains one model at a time; serves any version."""
 
-    def __init__(self, archive: Archive, delta: float, student: str = students.DEFAULT) -> None:
+    def __init__(
+        self,
+        archive: Archive,
+        delta: float,
+        student: str = students.DEFAULT,
+        weights: Mapping[str, Path] | None = None,
+    ) -> None:
         self._archive = archive
+        # Of tasks' feature maps, by the tasks' names.
+        self._weights = weights or {}
         self._delta = delta
         self._student = student
         # One client that uploads without end must not keep the others from training.
@@ -190,12 +198,13 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
     ) -> model_pb2.Model:
         """In a thread: a new version from the labels of these rounds, and points without."""
         parts = [self._archive.queries(r.round_id) for r in rounds]
+        points = self._features(task)
         with _told_to_clients(self._student):
             if task is not None:
                 further = 0 if unlabelled is None else len(unlabelled)
-                _check_width(_points(parts[0][:1], task), sum(map(len, parts)) + further)
-            x = np.concatenate([_points(part, task) for part in parts])
-            unlabelled = None if unlabelled is None else _points(unlabelled, task)
+                _check_width(points(parts[0][:1]), sum(map(len, parts)) + further)
+            x = np.concatenate([points(part) for part in parts])
+            unlabelled = None if unlabelled is None else points(unlabelled)
         some = x[:_TRIED].copy()
         y = self._archive.labels(rounds).astype(np.int64)
         spec = rounds[-1].spec
@@ -257,8 +266,21 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         with _told_to_clients(student):
             if loaded is None or loaded[0] != path:
                 loaded = self._loaded = (path, students.find_student(student).load(path))
-            labels = students.predict(loaded[1], _points(inputs, task), model.classes)
+            points = self._features(task)(inputs)
+            labels = students.predict(loaded[1], points, model.classes)
         return model_pb2.PredictResponse(version=model.version, labels=labels)
+
+    def _features(self, task: Task | None) -> FeatureMap:
+        """What makes points of rows: a student learns from them as they are, or in the task's
+        feature map."""
+        if task is None:
+            return _as_they_are
+        try:
+            return for_task(task, self._weights.get(task.name))
+        except (ValueError, OSError, ImportError) as error:
+            log.exception("the features of task %s can't be made", task.name)
+            why = type(error).__name__
+            raise VoteError(ErrorKind.FEATURES_MISSING, task=task.name, why=why) from error
 
     def _model(
         self, client: str, request: model_pb2.GetModelRequest | model_pb2.PredictRequest
@@ -290,11 +312,8 @@ def _check_width(point: FloatArray, points: int) -> None:
         raise VoteError(ErrorKind.ROUNDS_TOO_LARGE, field="round_ids", got=size, limit=_MAX_BYTES)
 
 
-def _points(rows: tensors.Array, task: Task | None) -> FloatArray:
-    """What a student learns from: rows as they are, or as the task's feature map makes them."""
-    if task is None:
-        return rows.astype(np.float32, copy=False)
-    return for_task(task)(rows)
+def _as_they_are(rows: tensors.Array) -> FloatArray:
+    return rows.astype(np.float32, copy=False)
 
 
 @contextlib.contextmanager

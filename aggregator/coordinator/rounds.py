@@ -21,6 +21,7 @@ import numpy as np
 
 from aggregator.coordinator.archive import Archive, Labels
 from aggregator.coordinator.attendance import Attendance, Responses
+from aggregator.coordinator.spending import tell_charged, tell_free
 from mpc_vote.argmax.engine import reduced
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.privacy import accountant
@@ -160,10 +161,9 @@ class RoundRunner:
         finally:
             if error is not None:
                 if round_.charged:
-                    # A client that is told to ask again does so by itself: only where nothing was
-                    # spent, whatever a party says.
-                    error.retry_after = None
-                    error.add("The round was charged, and stays charged.")
+                    tell_charged(error, round_.spec.mechanism, round_.delta)
+                else:
+                    tell_free(error)
                 log.info("round %s failed: %s", round_.spec.round_id, error.message)
                 self._archive.fail_round(round_.spec.round_id, f"{error.name}: {error.message}")
                 await round_.finish(error)
@@ -198,7 +198,7 @@ class RoundRunner:
             finally:
                 ready.cancel()
             if len(responses.prepared) < spec.message.quorum:
-                raise _missed(spec, responses.prepared, responses, "Nothing was spent. ")
+                raise _missed(spec, responses.prepared, responses)
             if round_.cancelled:
                 raise VoteError(ErrorKind.ROUND_CANCELLED, round=spec.round_id)
             round_.charged = True
@@ -445,7 +445,7 @@ def _out_of_reach(spec: Spec, responses: Responses) -> bool:
     return len(spec.roster) - len(responses.declined) < spec.message.quorum
 
 
-def _missed(spec: Spec, present: set[str], responses: Responses, note: str = "") -> VoteError:
+def _missed(spec: Spec, present: set[str], responses: Responses) -> VoteError:
     absences = _absences(spec, present, responses)
     for absence in absences:
         log.info("round %s lacks %s: %s", spec.round_id, absence.agent, absence.reason)
@@ -461,12 +461,11 @@ def _missed(spec: Spec, present: set[str], responses: Responses, note: str = "")
             got=willing,
             want=want,
             why=_over_budget(poor[0], absences),
-            note=note,
         )
     # Long reasons hide nobody's name: where not everything fits, all have the same room.
     room = max(_LEAST_TOLD, _TOLD_CHARACTERS // max(1, len(absences)))
     told = "; ".join(f"{one.agent}: {one.reason}"[:room] for one in absences)
-    why = f"{note}Missing: {told.rstrip('.')}."
+    why = f"Missing: {told.rstrip('.')}."
     return VoteError(
         ErrorKind.QUORUM_MISSED, round=spec.round_id, got=len(present), want=want, why=why
     )

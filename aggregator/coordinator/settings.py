@@ -50,6 +50,11 @@ class CoordinatorSettings(RoleSettings):
         max_length=MAX_TASKS,
         description="files of the tasks to serve, beside rounds without a task",
     )
+    weights: dict[Name, Path] = Field(
+        {},
+        description="weights of tasks' feature maps, to train on their rounds: task=path,...; "
+        "looked for in their usual place if not",
+    )
     engine: Engine = Field(
         TABLE, description="how the winner is found, where a request names no engine"
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -49,6 +49,12 @@ class Turns:
             calls.count -= 1
             if not calls.count:
                 del self._calls[client]
+
+    async def ask(self, client: str, others: Callable[[], Awaitable[T]]) -> T:
+        """What others are asked on a client's behalf, for one of its calls at a time."""
+        with self.call(client) as turn:
+            async with turn:
+                return await others()
 
     async def do(self, client: str, work: Callable[..., T], *given: Any) -> T:
         """Does a client's work when it is its turn."""

@@ -13,7 +13,7 @@ from rich.table import Column, Table
 from mpc_vote.app import process
 from mpc_vote.app.config import Address, Ballot, ConfigError, LogLevel, Name, Positive, Settings
 from mpc_vote.app.process import CommandError
-from mpc_vote.cli.common import check_writable, console, write_json
+from mpc_vote.cli.common import check_writable, console, counted, write_json
 from mpc_vote.client import AsyncLabelClient
 from mpc_vote.privacy import noise
 from mpc_vote.privacy.accountant import epsilon
@@ -146,7 +146,8 @@ def _show_ledger(out: Console, figures: dict[str, Any]) -> None:
     known = f", ledger {figures['ledger_id']}" if figures["ledger_id"] else ""
     out.print(
         f"{figures['ledger']}, of {whose}{known}: "
-        f"{figures['rounds']} rounds, {figures['queries']:,} queries",
+        f"{counted(figures['rounds'], 'round')}, "
+        f"{counted(figures['queries'], 'query', 'queries')}",
         soft_wrap=True,
     )
     _show_levels(out, figures["levels"], figures["delta"])
@@ -160,8 +161,11 @@ def _show_ledger(out: Console, figures: dict[str, Any]) -> None:
     if not figures["buys"]:
         out.print("to see how many queries that allows, pass --k, the public number of neighbours")
     for row in figures["buys"]:
-        number = "any number of" if row["queries"] is None else f"{row['queries']:,}"
-        out.print(f"allows {number} more queries at sigma {row['sigma']:g} ({votes})")
+        more = ("more query", "more queries")
+        number = f"any number of {more[1]}"
+        if row["queries"] is not None:
+            number = counted(row["queries"], *more)
+        out.print(f"allows {number} at sigma {row['sigma']:g} ({votes})")
 
 
 def _spend(spend: Spend, delta: float) -> dict[str, Any]:

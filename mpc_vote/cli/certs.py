@@ -60,6 +60,9 @@ async def _main(settings: CertsSettings) -> None:
     if settings.keep and settings.renew:
         raise ConfigError("--keep and --renew contradict each other: pass one of them")
     identities = [_identity(text) for text in settings.issue]
+    for folder in (settings.out, *settings.out.parents):
+        if folder.exists() and not folder.is_dir():
+            raise ConfigError(f"--out: {folder} is a file: name a folder, made if there is none")
     directory = settings.out / "ca"
     if (directory / "ca.pem").exists():
         authority = CertificateAuthority.load(directory)

@@ -75,7 +75,7 @@ def kind_name(code: int) -> str:
 
 def counted(number: float, one: str, many: str | None = None) -> str:
     """So many of a thing, in the singular if it is one."""
-    text = f"{number:g}" if isinstance(number, float) else str(number)
+    text = f"{number:g}" if isinstance(number, float) else f"{number:,}"
     return f"{text} {one if number == 1 else many or one + 's'}"
 
 

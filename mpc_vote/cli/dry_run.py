@@ -18,8 +18,13 @@ AGREEMENTS = (0.5, 0.7, 0.9, 1.0)
 """What labels are forecast for, where a user expects nothing."""
 
 
-def show(out: Console, planned: RoundPlan, agreements: Sequence[float] = AGREEMENTS) -> None:
-    """A round as it would be."""
+def show(
+    out: Console,
+    planned: RoundPlan,
+    agreements: Sequence[float] = AGREEMENTS,
+    noted: Sequence[str] = (),
+) -> None:
+    """A round as it would be; what is `noted` besides is a warning as well."""
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_row("round", _round(planned))
     table.add_row("agents", Text(f"{len(planned.agents)}: {', '.join(planned.agents)}"))
@@ -46,7 +51,7 @@ def show(out: Console, planned: RoundPlan, agreements: Sequence[float] = AGREEME
             "right labels", f"{labels(found)} if {100 * agreement:g} % of the votes agree"
         )
     out.print(table)
-    warnings = list(planned.warnings)
+    warnings = [*planned.warnings, *noted]
     if planned.over_budget:
         warnings.append(f"the service would refuse it: {planned.over_budget}")
     for warning in warnings:

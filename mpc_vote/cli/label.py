@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 from rich.console import Console
 from rich.table import Table
@@ -17,8 +18,8 @@ from rich.text import Text
 
 from mpc_vote.app import process
 from mpc_vote.app.config import Ballot, ConfigError
-from mpc_vote.app.process import Interrupted
-from mpc_vote.cli import dry_run
+from mpc_vote.app.process import CommandError, Interrupted
+from mpc_vote.cli import dry_run, earlier
 from mpc_vote.cli.common import (
     ClientSettings,
     check_labels_file,
@@ -34,7 +35,7 @@ from mpc_vote.cli.common import (
 from mpc_vote.cli.selection import select
 from mpc_vote.client import AsyncLabelClient, LabelResult, Plan, Progress
 from mpc_vote.data.readers import BadRows
-from mpc_vote.errors import VoteError
+from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.privacy.rounding import round_up
 from mpc_vote.tasks import Task
 
@@ -82,7 +83,10 @@ class LabelSettings(ClientSettings):
         description="expected part of the votes for the right class: where noise would drown even "
         "their lead nobody is asked (all of them if left out)",
     )
-    yes: bool = Field(False, description="ask even if noise drowns the lead")
+    yes: bool = Field(
+        False,
+        description="ask even if noise drowns the lead, or a round over the same queries exists",
+    )
     dry_run: bool = Field(False, description="show who would be asked and at what cost; ask nobody")
     select: int | None = Field(
         None, ge=1, description="ask about so many representatives of the rows, in task features"
@@ -128,16 +132,28 @@ async def _main(settings: LabelSettings, arguments: Sequence[str]) -> None:
         if settings.out is None or settings.dry_run:
             planned = await client.plan(rows, plan)
             agreed = dry_run.AGREEMENTS if settings.agreement is None else (settings.agreement,)
-            dry_run.show(out, planned, agreed)
-            write_json(settings.json_path, dry_run.figures(planned, agreed))
+            same = earlier.same_queries(await client.rounds(), rows, task, settings.classes)
+            noted = [] if same is None else [earlier.told(same, settings, settings.out)]
+            dry_run.show(out, planned, agreed, noted)
+            write_json(settings.json_path, dry_run.figures(planned, agreed) | _selected(asked))
             return
+        before = await client.rounds()
+        known = earlier.same_request(before, settings.request_id)
+        same = earlier.same_queries(before, rows, task, settings.classes)
+        if known is None and same is not None and not settings.yes:
+            why = earlier.told(same, settings, settings.out)
+            raise CommandError(f"nothing was asked: {why}; or ask, and pay, again with --yes")
         result = await _label(client, rows, plan, out, settings.patience, arguments)
     write_labels(settings.out, result.labels, task, inputs, asked)
     _show(out, result, settings.out)
-    told = figures(result)
-    if asked is not None:
-        told["selected"] = asked.tolist()
-    write_json(settings.json_path, told)
+    if known is not None:
+        out.print("It was asked for before under this request id: nothing more was charged.")
+    write_json(settings.json_path, figures(result) | _selected(asked))
+
+
+def _selected(asked: npt.NDArray[np.int64] | None) -> dict[str, list[int]]:
+    """Which rows of the file were chosen, if some were."""
+    return {} if asked is None else {"selected": asked.tolist()}
 
 
 def _plan(settings: LabelSettings, task: Task | None) -> Plan:
@@ -168,11 +184,16 @@ async def _label(
 ) -> LabelResult:
     """The result; after an interrupt, the error says what becomes of the round."""
     rounds: list[str] = []
+    again = shlex.join(["mpc-vote", "label", *_with_id(arguments, plan.request_id or "")])
     try:
         return await follow(client, queries, plan, out, patience, rounds.append)
     except asyncio.CancelledError:
-        again = shlex.join(["mpc-vote", "label", *_with_id(arguments, plan.request_id or "")])
         raise Interrupted(await _interrupted(client, rounds, again)) from None
+    except VoteError as error:
+        # Every other error says itself what was spent.
+        if error.kind in (ErrorKind.COORDINATOR_UNREACHABLE, ErrorKind.ANSWER_LATE):
+            error.add(f"What was spent is not known; ask again, and pay once: {again}")
+        raise
 
 
 def _with_id(arguments: Sequence[str], request_id: str) -> list[str]:
@@ -250,6 +271,8 @@ def figures(result: LabelResult) -> dict[str, Any]:
         "mpc_rounds": cost.mpc_rounds,
         "mpc_bytes_per_party": cost.mpc_bytes_per_party,
         "mpc_seconds": cost.mpc_seconds,
+        "mpc_preprocessing_seconds": cost.mpc_preprocessing_seconds,
+        "mpc_sum_seconds": cost.mpc_sum_seconds,
         "mpc_round_trip_seconds": cost.mpc_round_trip_seconds,
         "dealer_bytes": cost.dealer_bytes,
         "upload_bytes_per_agent": cost.upload_bytes_per_agent,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import Field
+from rich.console import Console
 from rich.table import Table
 
 from mpc_vote.app import process
@@ -63,7 +64,10 @@ async def _main(settings: ModelSettings) -> None:
     out = console(settings.json_path, markup=False)
     async with connect(settings) as client:
         models = await client.models()
-        out.print(describe(models) if models else "no model yet: run mpc-vote train")
+        if models:
+            describe(out, models)
+        else:
+            out.print("no model yet: run mpc-vote train")
         if settings.out is not None:
             model, content = await client.model(settings.version, task=task)
             settings.out.write_bytes(content)
@@ -75,18 +79,10 @@ async def _main(settings: ModelSettings) -> None:
     write_json(settings.json_path, {"models": [figures(model) for model in models]})
 
 
-def describe(models: Sequence[Model]) -> Table:
-    """Versions as a table."""
-    table = Table(
-        "version",
-        "task",
-        "labels",
-        "unlabelled",
-        "epsilon agent",
-        "epsilon instance",
-        "delta",
-        "metrics",
-    )
+def describe(out: Console, models: Sequence[Model]) -> None:
+    """Versions as a table, and then how good each is in lines of its own: 80 columns are few."""
+    levels = ("epsilon\nagent", "epsilon\ninstance")
+    table = Table("version", "task", "labels", "unlabelled", *levels, "delta", box=None)
     for model in models:
         table.add_row(
             str(model.version),
@@ -96,9 +92,12 @@ def describe(models: Sequence[Model]) -> Table:
             round_up(model.epsilon_agent),
             round_up(model.epsilon_instance),
             f"{model.delta:g}",
-            ", ".join(f"{name} {value:.4g}" for name, value in sorted(model.metrics.items())),
         )
-    return table
+    out.print(table)
+    for model in models:
+        if model.metrics:
+            told = (f"{name} {value:.4g}" for name, value in sorted(model.metrics.items()))
+            out.print(f"version {model.version}: {', '.join(told)}")
 
 
 def figures(model: Model) -> dict[str, Any]:

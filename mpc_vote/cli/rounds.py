@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
-from rich.table import Column, Table
+from rich.console import Console
+from rich.padding import Padding
 
 from mpc_vote.app import process
 from mpc_vote.app.process import CommandError
@@ -19,6 +20,7 @@ from mpc_vote.cli.common import (
     check_writable,
     connect,
     console,
+    counted,
     kind_name,
     write_json,
     write_labels,
@@ -71,20 +73,20 @@ async def _main(settings: RoundsSettings) -> None:
             labels = values if width == 1 else values.reshape(-1, width)
             write_labels(settings.out, labels, task)
             out.print(f"labels written to {settings.out}, in the order in which queries were sent")
-    # What is spent is never cut: on a narrow terminal the id goes on in the next line.
-    columns = ("task", "opened", "state", "queries", "sigma", "agent", "instance", "delta")
-    figures = (Column(name, no_wrap=True) for name in columns)
-    table = Table(Column("round", overflow="fold"), *figures, box=None)
     for one in rounds:
-        row = _row(one)
-        told = (row["task"] or "", _opened(one), row["state"])
-        cells = (*told, str(row["queries"]), f"{row['sigma']:g}", *_spent(one))
-        table.add_row(row["round_id"], *cells)
-    out.print(table)
-    for one in rounds:
-        if one.reason:
-            out.print(f"{one.round_id}: {one.reason}")
+        show(out, one)
     write_json(settings.json_path, {"rounds": [_row(one) for one in rounds]})
+
+
+def show(out: Console, one: label_pb2.RoundSummary) -> None:
+    """A round in two lines: ids are copied, so they stand whole, and epsilon is never cut."""
+    row = _row(one)
+    task = f", task {row['task']}" if row["task"] else ""
+    out.print(f"{row['round_id']}  {row['state']}, {_opened(one)}{task}", soft_wrap=True)
+    asked = f"{counted(row['queries'], 'query', 'queries')}, sigma {row['sigma']:g}"
+    out.print(Padding(f"{asked}: {_spent(one)}" if _spent(one) else asked, (0, 0, 0, 2)))
+    if one.reason:
+        out.print(Padding(one.reason, (0, 0, 0, 2)))
 
 
 def _opened(one: label_pb2.RoundSummary) -> str:
@@ -94,12 +96,13 @@ def _opened(one: label_pb2.RoundSummary) -> str:
         return _UNKNOWN
 
 
-def _spent(one: label_pb2.RoundSummary) -> tuple[str, ...]:
+def _spent(one: label_pb2.RoundSummary) -> str:
     """Epsilon at both levels, with the delta that the client chose: without, it says nothing."""
     if not one.HasField("cost"):
-        return ()
+        return ""
     cost = one.cost
-    return round_up(cost.epsilon_agent), round_up(cost.epsilon_instance), f"{cost.delta:g}"
+    agent, instance = round_up(cost.epsilon_agent), round_up(cost.epsilon_instance)
+    return f"epsilon {agent} agent, {instance} instance level, delta {cost.delta:g}"
 
 
 def _row(one: label_pb2.RoundSummary) -> dict[str, Any]:

@@ -203,9 +203,12 @@ async def _check_main(settings: CheckSettings) -> None:
             write_json(settings.json_path, {"digest": task.digest.hex()})
             return
         records = read_records(settings.data, task, reader=settings.reader)
-        found = fit(records, task, labelled=not settings.queries)
     except (ValueError, FileNotFoundError, ConnectionError) as error:
         raise CommandError(str(error)) from error
+    try:
+        found = fit(records, task, labelled=not settings.queries)
+    except ValueError as error:
+        raise CommandError(f"{settings.data}: {error}") from error
     task_report.show_fit(out, settings.data, task, found, settings.show)
     write_json(settings.json_path, {"digest": task.digest.hex(), **found.figures()})
     if found.bad:

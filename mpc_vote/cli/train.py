@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ from rich.console import Console
 
 from mpc_vote.app import process
 from mpc_vote.app.config import ConfigError
-from mpc_vote.app.process import CommandError
+from mpc_vote.app.process import CommandError, Interrupted
 from mpc_vote.cli.common import (
     ClientSettings,
     check_writable,
@@ -69,11 +70,36 @@ async def _main(settings: TrainSettings) -> None:
     check_writable(settings.json_path)
     out = console(settings.json_path, markup=False)
     async with connect(settings) as client:
-        model = await follow(
-            client, settings.rounds, settings.seed, out, unlabelled, settings.features, task
-        )
-    out.print(describe([model]))
+        model = await _train(client, settings, out, unlabelled, task)
+    describe(out, [model])
     write_json(settings.json_path, figures(model))
+
+
+async def _train(
+    client: AsyncLabelClient,
+    settings: TrainSettings,
+    out: Console,
+    unlabelled: npt.NDArray[Any] | None,
+    task: Task | None,
+) -> Model:
+    """The model; whoever interrupts its training hears what becomes of it."""
+    steps: list[int] = []
+    asked = (client, settings.rounds, settings.seed, out, unlabelled, settings.features, task)
+    try:
+        return await follow(*asked, on_step=steps.append)
+    except asyncio.CancelledError:
+        raise Interrupted(_interrupted(bool(steps))) from None
+
+
+def _interrupted(began: bool) -> str:
+    """Nothing ends a training at the coordinator, and only its steps tell that it has begun."""
+    list_ = "`mpc-vote model` lists the new version when it is done"
+    if began:
+        return f"interrupted: nothing was spent; the coordinator trains on, and {list_}"
+    return (
+        "interrupted: nothing was spent; if the coordinator has begun, it trains on, and "
+        f"{list_}; else run the same command again"
+    )
 
 
 async def follow(
@@ -84,13 +110,15 @@ async def follow(
     unlabelled: npt.NDArray[Any] | None = None,
     features: str = "",
     task: Task | None = None,
+    on_step: Callable[[int], None] = lambda _: None,
 ) -> Model:
-    """Trains and shows how far it is."""
+    """Trains and shows how far it is; `on_step` takes the steps that are done."""
     with progress(out) as bars:
         bar = bars.add_task("server trains", total=None, detail="")
 
         def show(event: model_pb2.TrainProgress) -> None:
             detail = f"step {event.step} of {event.steps}, loss {event.loss:.3f}"
             bars.update(bar, completed=event.step, total=event.steps, detail=detail)
+            on_step(event.step)
 
         return await client.train(rounds, seed, unlabelled, features, task=task, on_progress=show)

@@ -84,12 +84,16 @@ def draft_sheet(sheet: Sheet, wishes: Wishes) -> Draft:
     """A table or texts."""
     names = sheet.table.column_names
     if wishes.label is None:
-        raise ValueError(f"say which column has the labels: one of {_listed(names)}")
+        raise ValueError(f"say which column has the labels (--label): one of {_listed(names)}")
     # Unlabelled rows will do where the classes are said.
     label = () if wishes.classes else (wishes.label,)
     for name in (*label, *wishes.ignored, *wishes.categories, *filter(None, [wishes.text])):
         if name not in names:
-            hint = "; if its rows have no labels, name the classes" if name in label else ""
+            hint = (
+                "; if its rows have no labels, name the classes with --classes"
+                if name in label
+                else ""
+            )
             raise ValueError(
                 f"{sheet.path}: it has no column {name!r}, only {_listed(names)}{hint}"
             )
@@ -127,7 +131,9 @@ def draft_pictures(folder: Path, wishes: Wishes) -> Draft:
 
     files, labels = find(folder)
     if labels is None and not wishes.classes:
-        raise ValueError(f"{folder}: name the classes, or give a folder of pictures for each")
+        raise ValueError(
+            f"{folder}: name the classes with --classes, or give a folder of pictures for each"
+        )
     sizes, grey = set(), True
     for file in files:
         try:
@@ -171,11 +177,13 @@ def _classes(sheet: Sheet, wishes: Wishes) -> tuple[list[str], list[str]]:
     if len(found) > MAX_LABELS or len(found) > len(cells) // 2 > _FEW:
         raise ValueError(
             f"{sheet.path}: column {wishes.label!r} has {len(found):,} different values in "
-            f"{len(cells):,} rows: is it a class? Name the classes if it is"
+            f"{len(cells):,} rows: is it a class? Name the classes with --classes if it is"
         )
     odd = [name for name in found if is_missing(name)]
     if odd:
-        notes.append(f"the label {odd[0]!r} became a class: name the classes if it is none")
+        notes.append(
+            f"the label {odd[0]!r} became a class: name the classes with --classes if it is none"
+        )
     return found, notes
 
 

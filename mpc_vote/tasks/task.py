@@ -38,8 +38,13 @@ class Features:
     parameters: Mapping[str, str | int | float] = field(default_factory=dict)
 
     def settings(self) -> dict[str, Any]:
-        """As the task's file has them."""
-        return {"map": self.map, **self.parameters}
+        """As the task's file has them, whole numbers without a point: 1 and 1.0 are one task."""
+        whole = {
+            key: int(value)
+            for key, value in self.parameters.items()
+            if isinstance(value, float) and value.is_integer()
+        }
+        return {"map": self.map, **self.parameters, **whole}
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,8 @@ class Task:
     @classmethod
     def load(cls, path: str | Path) -> Task:
         """From a file; a `TaskError` names it and says what to write."""
+        if Path(path).is_dir():
+            raise TaskError(f"{path}: it is a folder: name the task's file, such as task.toml")
         try:
             with Path(path).open("rb") as file:
                 content = file.read(MAX_TASK_BYTES + 1)

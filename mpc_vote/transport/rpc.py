@@ -342,7 +342,7 @@ class AuthenticatedChannel(grpc.aio.Channel):
     """
 
     def __init__(self, credentials: Credentials, address: str, server: Identity) -> None:
-        self._address = address
+        self.address = address
         self._server = server
         self._credentials = credentials.newest()
         self._retired: list[grpc.aio.Channel] = []
@@ -356,7 +356,7 @@ class AuthenticatedChannel(grpc.aio.Channel):
 
     def _connect(self) -> grpc.aio.Channel:
         tls = self._credentials.channel_credentials()
-        return grpc.aio.secure_channel(self._address, tls, options=channel_options(self._server))
+        return grpc.aio.secure_channel(self.address, tls, options=channel_options(self._server))
 
     def _newest(self) -> grpc.aio.Channel:
         newest = self._credentials.newest()

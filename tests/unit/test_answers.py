@@ -17,9 +17,8 @@ import numpy as np
 import pytest
 from google.protobuf.message import Message
 
-from mpc_vote import client as clients
 from mpc_vote.cli import label, model, rounds, status, train
-from mpc_vote.client import AsyncLabelClient, Plan
+from mpc_vote.client import AsyncLabelClient, Plan, asynchronous
 from mpc_vote.errors import ErrorKind
 from mpc_vote.proto.mpcvote.v1 import (
     common_pb2,
@@ -63,6 +62,7 @@ class Client(AsyncLabelClient):
         self.calls = {name: Told(given) for name, given in answers.items()}
         channel: Any = Channel({name: lambda *_, c=c, **__: c for name, c in self.calls.items()})
         self._labels = label_pb2_grpc.LabelServiceStub(channel)
+        self._who = "The coordinator"
         self._models = model_pb2_grpc.ModelServiceStub(channel)
 
     async def close(self) -> None:
@@ -140,7 +140,8 @@ def test_so_are_its_warnings_progress_and_reasons(
         Response(completed=label_pb2.RoundCompleted(round_id=EVIL, absences=[absence])),
     ]
     flags = [f"--queries={queries}", f"--out={tmp_path / 'labels.npy'}", "--classes=3"]
-    assert run(monkeypatch, label, *flags, RequestLabels=answers) == 0
+    before = [label_pb2.ListRoundsResponse()]
+    assert run(monkeypatch, label, *flags, RequestLabels=answers, ListRounds=before) == 0
     told = capsys.readouterr().out
     assert told.count(SHOWN) >= 4 and EVIL[0] not in told
 
@@ -204,7 +205,7 @@ async def test_a_model_is_the_one_that_is_described_and_has_an_end(
     described = model_pb2.GetModelResponse(model=model_pb2.Model(version=1, sha256=bytes(32)))
     with refused(ErrorKind.ANSWER_MALFORMED, "not the one"):
         await Client(GetModel=[described, chunk]).model()
-    monkeypatch.setattr(clients, "_MAX_MODEL_BYTES", 10)
+    monkeypatch.setattr(asynchronous, "_MAX_MODEL_BYTES", 10)
     client = Client(GetModel=[chunk] * 1_000)
     with refused(ErrorKind.ANSWER_MALFORMED, "over 10 bytes"):
         await client.model()

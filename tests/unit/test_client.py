@@ -67,7 +67,9 @@ def test_a_coordinator_that_is_not_there_is_named_as_such(client: LabelClient) -
     with pytest.raises(VoteError) as caught:
         client.service()
     assert caught.value.kind is ErrorKind.COORDINATOR_UNREACHABLE
-    assert caught.value.message.startswith("The coordinator does not answer (connection refused)")
+    assert caught.value.message.startswith(
+        f"The coordinator at {NOBODY} does not answer (connection refused)"
+    )
 
 
 def test_a_closed_client_says_so_and_leaves_nothing_unawaited(client: LabelClient) -> None:
@@ -113,4 +115,25 @@ def test_one_epsilon_looks_the_same_wherever_it_is_shown() -> None:
     assert "123.5 agent level, 2.665 instance level" in text
     assert text.count("2.665") == 2 and "5.335" in text
     summary = label_pb2.RoundSummary(cost=cost)
-    assert rounds._spent(summary) == ("123.5", "2.665", "0.001")
+    assert rounds._spent(summary) == "epsilon 123.5 agent, 2.665 instance level, delta 0.001"
+
+
+@pytest.mark.parametrize(("count", "told"), [(1, ": 1 round, 1 query\n"), (2, ": 2 rounds, 2 que")])
+def test_one_round_is_told_in_the_singular(count: int, told: str) -> None:
+    figures: dict[str, Any] = {
+        "ledger": "ledger.db",
+        "ledger_id": "",
+        "owner": "agent/a",
+        "rounds": count,
+        "queries": count,
+        "delta": 1e-3,
+        "limits_noted": True,
+        "levels": {},
+        "ballot": "one_hot",
+        "k": [],
+        "buys": [{"sigma": 5.0, "queries": count}],
+    }
+    out = io.StringIO()
+    budget._show_ledger(Console(file=out, width=200), figures)
+    assert told in out.getvalue()
+    assert f"allows {count} more {'query' if count == 1 else 'queries'} at" in out.getvalue()

@@ -98,7 +98,9 @@ def read_labelled(
     path = Path(path)
     records = read_records(path, task, reader=reader)
     if records.labels is None:
-        raise ValueError(f"{path}: it has no labels{_where(task)}, which private data needs")
+        raise ValueError(
+            f"{path}: it has no labels ({where_labels(task)}), which private data needs"
+        )
     try:
         labels, unlabelled = match(records.labels, task)
     except ValueError as error:
@@ -151,7 +153,10 @@ def _run(path: Path, task: Task | None, name: str) -> object:
         raise ValueError(f"{path}: the reader {name} failed: {why}") from error
 
 
-def _where(task: Task) -> str:
+def where_labels(task: Task) -> str:
+    """Where a file for the task has its labels."""
     if isinstance(task.input, ImageInput):
-        return " (a folder for each class)"
-    return f" (a column {label_column(task)!r})" if label_column(task) != "label" else ""
+        return "a folder for each class"
+    if isinstance(task.input, TableInput | TextInput):
+        return f"a column {label_column(task)!r}"
+    return "an array y"

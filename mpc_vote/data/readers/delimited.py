@@ -6,16 +6,19 @@ quote that is never closed, which others read as one long cell. Cells are kept i
 
 from __future__ import annotations
 
+import codecs
 import csv
-import io
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 import pyarrow as pa
 
+from mpc_vote.data.readers.room import MAX_LINE, Room, check_columns
 from mpc_vote.data.readers.sheet import Sheet
 
-_ROWS = 8_192
+_HELD = 1 << 20  # cells and characters
+_PIECE = 1 << 20
 _DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
@@ -31,48 +34,61 @@ def read_tsv(path: Path) -> Sheet:
 
 def read_lines(path: Path, column: str) -> Sheet:
     """A cell to a line, in one column of this name."""
-    lines = [(at, line) for at, line in enumerate(read_text(path).splitlines(), 1) if line.strip()]
+    try:
+        check_text(path)
+        Room().take(path.stat().st_size)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    text = path.read_text(encoding="utf-8-sig")
+    lines = [(at, line) for at, line in enumerate(text.splitlines(), 1) if line.strip()]
     table = pa.table({column: pa.array([line for _, line in lines], pa.string())})
     return Sheet(path, table, [at for at, _ in lines])
 
 
-def read_text(path: Path) -> str:
-    """A file's text, which must be UTF-8."""
-    content = path.read_bytes()
-    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise ValueError(f"{path}: it is UTF-16: save it as UTF-8 (in Excel: 'CSV UTF-8')")
-    if b"\0" in content:
-        raise ValueError(f"{path}: it holds zero bytes, so it is no text: is its ending right?")
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise ValueError(
-            f"{path}: line {line} is not UTF-8, perhaps Latin-1 or Windows-1252: save it as UTF-8 "
-            "(in Excel: 'CSV UTF-8'; elsewhere: iconv -f WINDOWS-1252 -t UTF-8)"
-        ) from error
-    if not text.strip():
-        raise ValueError(f"{path}: it is empty")
-    return text
+def check_text(path: Path) -> None:
+    """Refuses a file that is not UTF-8, or empty, without having it in memory."""
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    line, blank, more = 1, True, True
+    with path.open("rb") as file:
+        while more:
+            piece = file.read(_PIECE)
+            more = bool(piece)
+            if line == 1 and piece.startswith((b"\xff\xfe", b"\xfe\xff")):
+                raise ValueError("it is UTF-16: save it as UTF-8 (in Excel: 'CSV UTF-8')")
+            if b"\0" in piece:
+                raise ValueError("it holds zero bytes, so it is no text: is its ending right?")
+            try:
+                blank &= not decoder.decode(piece, final=not more).strip()
+            except UnicodeDecodeError as error:
+                line += error.object.count(b"\n", 0, error.start)
+                raise ValueError(
+                    f"line {line} is not UTF-8, perhaps Latin-1 or Windows-1252: save it as UTF-8 "
+                    "(in Excel: 'CSV UTF-8'; elsewhere: iconv -f WINDOWS-1252 -t UTF-8)"
+                ) from error
+            line += piece.count(b"\n")
+    if blank:
+        raise ValueError("it is empty")
 
 
 def _sheet(path: Path, delimiter: str) -> Sheet:
-    text = read_text(path)
     try:
-        return _parsed(path, text, delimiter)
+        check_text(path)
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            return _parsed(path, file, delimiter)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _parsed(path: Path, text: str, delimiter: str) -> Sheet:
-    rows = _rows(text, delimiter)
+def _parsed(path: Path, file: TextIO, delimiter: str) -> Sheet:
+    rows, room = _rows(file, delimiter), Room()
     line, header, broken = next(rows)
     if broken:
         raise ValueError(f"line {line}: {broken}")
+    check_columns(len(header))
     _check_header(header, delimiter)
     lines: list[int] = []
     bad: dict[int, str] = {}
-    batches, held = [], []
+    batches, held, size = [], [], 0
     schema = pa.schema([(name, pa.string()) for name in header])
     for line, cells, broken in rows:
         if broken:
@@ -81,22 +97,43 @@ def _parsed(path: Path, text: str, delimiter: str) -> Sheet:
             bad[len(lines)] = f"it has {len(cells)} cells, the header {len(header)}"
         lines.append(line)
         held.append((cells + [""] * len(header))[: len(header)])
-        if len(held) == _ROWS:
-            batches.append(_batch(held, schema))
-            held = []
-    table = pa.Table.from_batches([*batches, _batch(held, schema)], schema)
+        size += sum(map(len, held[-1])) + len(header)
+        if size >= _HELD:
+            batches.append(_batch(held, schema, room))
+            held, size = [], 0
+    table = pa.Table.from_batches([*batches, _batch(held, schema, room)], schema)
     return Sheet(path, table, lines, bad, quoted=delimiter == "\t")
 
 
-def _rows(text: str, delimiter: str) -> Iterator[tuple[int, list[str], str]]:
+class _Lines:
+    """A file's lines, no more of them than one row may have."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._left = MAX_LINE
+
+    def next_row(self) -> None:
+        """Another row begins."""
+        self._left = MAX_LINE
+
+    def __iter__(self) -> Iterator[str]:
+        while line := self._file.readline(self._left + 1):
+            self._left -= len(line)
+            if self._left < 0:
+                raise ValueError(f"a row has over {MAX_LINE:,} characters: is it such a table?")
+            yield line
+
+
+def _rows(file: TextIO, delimiter: str) -> Iterator[tuple[int, list[str], str]]:
     """Each row's first line, its cells, and what is wrong with them; empty lines are left out."""
-    lines = io.StringIO(text, newline="")
+    lines = _Lines(file)
     if delimiter == "\t":
         reader = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE)
     else:
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
     while True:
         line = reader.line_num + 1
+        lines.next_row()
         try:
             cells = next(reader)
         except StopIteration:
@@ -120,10 +157,12 @@ def _broken(line: int, last: int, error: csv.Error) -> str:
     return str(error)
 
 
-def _batch(rows: list[list[str]], schema: pa.Schema) -> pa.RecordBatch:
+def _batch(rows: list[list[str]], schema: pa.Schema, room: Room) -> pa.RecordBatch:
     columns = zip(*rows, strict=True) if rows else [()] * len(schema)
     arrays = [pa.array(column, pa.string()) for column in columns]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    room.take(batch.nbytes, batch.num_rows)
+    return batch
 
 
 def _check_header(header: list[str], delimiter: str) -> None:

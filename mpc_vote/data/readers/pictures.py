@@ -16,6 +16,8 @@ from mpc_vote.data.readers.records import Records
 from mpc_vote.tasks import ImageInput, Task
 
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+MAX_PIXELS = 1 << 26
+"""Of a picture, which takes some ten bytes each while it is scaled."""
 
 
 def read(path: Path, task: Task | None) -> Records:
@@ -64,6 +66,7 @@ def load(file: Path, size: ImageInput) -> npt.NDArray[np.uint8]:
     mode = "L" if size.channels == 1 else "RGB"
     try:
         with Image.open(file) as opened:
+            _check_size(opened.width * opened.height)
             upright = ImageOps.exif_transpose(opened)
             plain = _opaque(upright).convert(mode)
             fitted = ImageOps.fit(plain, (size.width, size.height), Image.Resampling.BILINEAR)
@@ -71,6 +74,12 @@ def load(file: Path, size: ImageInput) -> npt.NDArray[np.uint8]:
         raise ValueError(f"not a picture that can be read ({error})") from error
     pixels = np.asarray(fitted, dtype=np.uint8)
     return pixels if size.channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _check_size(pixels: int) -> None:
+    """Refuses a picture before it is unpacked, by what its head says: it has no more."""
+    if pixels > MAX_PIXELS:
+        raise ValueError(f"it has {pixels:,} pixels, at most {MAX_PIXELS:,} are read")
 
 
 def _opaque(picture: Any) -> Any:

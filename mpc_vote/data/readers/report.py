@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mpc_vote.data.readers import where_labels
 from mpc_vote.data.readers.labels import match
 from mpc_vote.data.readers.records import BadRow, Records
 from mpc_vote.tasks import NumberColumn, TableInput, Task
@@ -46,7 +47,8 @@ def fit(records: Records, task: Task, *, labelled: bool) -> Fit:
     bad, classes = dict(records.bad), {}
     if labelled:
         if records.labels is None:
-            raise ValueError("it has no labels, as queries have none: pass --queries for those")
+            where = where_labels(task)
+            raise ValueError(f"it has no labels ({where}); if it holds queries, pass --queries")
         labels, unlabelled = match(records.labels, task)
         bad = unlabelled | bad
         kept = np.delete(labels, list(bad), axis=0)

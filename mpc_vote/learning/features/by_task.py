@@ -52,6 +52,12 @@ def check_features(task: Task) -> None:
     section.done()
 
 
+def check_weights(task: Task, weights: Path) -> None:
+    """Refuses weights for a map that has none; loads nothing."""
+    if not _KINDS[task.features.map].loads:
+        raise ValueError(f"the feature map {task.features.map} has no weights: leave {weights} out")
+
+
 def for_task(task: Task, weights: Weights = None) -> FeatureMap:
     """The map from inputs as they travel to float32 vectors.
 
@@ -59,10 +65,9 @@ def for_task(task: Task, weights: Weights = None) -> FeatureMap:
     must have the task's checksum. Without it they are looked for where packages put them.
     """
     check_features(task)
-    kind = _KINDS[task.features.map]
-    if weights is not None and not kind.loads:
-        raise ValueError(f"the feature map {task.features.map} has no weights: leave {weights} out")
-    return kind.make(task, weights)
+    if weights is not None:
+        check_weights(task, weights)
+    return _KINDS[task.features.map].make(task, weights)
 
 
 def _plain(name: str, *inputs: str) -> _Kind:

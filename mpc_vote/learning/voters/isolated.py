@@ -2,9 +2,9 @@
 
 Models and code of the owner's may hang, crash, leak or answer nonsense. They run in a child process
 that is told the options, the private data and then queries, and answers with votes; it is killed
-when it is late or makes no sense, and started anew. It gets none of the agent's keys: not its
-memory, not its files' descriptors, and of its environment what `_KEPT` names. That guards against
-faults, not against malice: the child runs as the same user.
+when it is late or makes no sense, with all that it started, and started anew. It gets none of the
+agent's keys: not its memory, not its files' descriptors, and of its environment what `_KEPT` names.
+That guards against faults, not against malice: the child runs as the same user.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -26,7 +25,7 @@ import numpy.typing as npt
 from mpc_vote.app.process import PARENT_VARIABLE
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.errors import printable
-from mpc_vote.learning.voters import VoterOptions, classes_of
+from mpc_vote.learning.voters import VoterOptions, classes_of, keeper
 from mpc_vote.learning.voters.answers import Fault
 from mpc_vote.learning.voters.frames import Deadline, FrameError, receive, send
 from mpc_vote.learning.voters.messages import opening
@@ -35,14 +34,18 @@ from mpc_vote.voting.ballots import BALLOTS, BallotKind
 
 WORKER = "mpc_vote.learning.voters.worker"
 
-_KEPT = ("HF_HOME", "HOME", "LANG", "LD_LIBRARY_PATH", "MALLOC_ARENA_MAX", "PATH", "TMPDIR", "TZ")
-_KEPT_GROUPS = ("CUDA_", "LC_", "MKL_", "OMP_", "OPENBLAS_", "SSL_CERT_", "TORCH_", "XDG_")
+_KEPT = (
+    *("HOME", "LANG", "LD_LIBRARY_PATH", "MALLOC_ARENA_MAX", "PATH", "TMPDIR", "TZ"),
+    *("TORCH_HOME", "XDG_CACHE_HOME"),
+)
+_KEPT_GROUPS = ("CUDA_", "LC_", "MKL_", "OMP_", "OPENBLAS_", "SSL_CERT_")
 # What is said of a voter beside its votes: kinds, k, or how it failed.
 _WORDS = 1 << 16
 _ENDED = "its process ended"
 _NUMBER_BYTES = 8
 _VOTE_SECONDS = 600.0
 _SEND_SECONDS = 60.0
+_END_SECONDS = 10.0
 
 
 class VoterError(Exception):
@@ -176,15 +179,17 @@ class IsolatedVoter:
 
 
 class _Child:
-    """The process, and the line to it."""
+    """The process, under its keeper, and the line to it."""
 
     def __init__(self) -> None:
         self.born = time.monotonic()
         self.ready = False
         self.line, theirs = socket.socketpair()
         with theirs:
+            number = str(theirs.fileno())
+            worker = [sys.executable, "-Pu", "-m", WORKER, number]
             self.process = subprocess.Popen(
-                [sys.executable, "-Pu", "-m", WORKER, str(theirs.fileno())],
+                [sys.executable, "-IS", keeper.__file__, number, *worker],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # what it prints is for its owner, beside the agent's log
                 pass_fds=[theirs.fileno()],
@@ -200,9 +205,12 @@ class _Child:
             return True
 
     def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):  # with all that it started itself
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        self.process.terminate()  # its keeper, which ends all that it started itself
+        try:
+            self.process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
         with contextlib.suppress(OSError):  # wakes whoever waits for an answer
             self.line.shutdown(socket.SHUT_RDWR)
         self.line.close()

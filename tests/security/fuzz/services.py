@@ -966,6 +966,7 @@ def _client(_: Path) -> Iterator[Callable[[Script], Awaitable[str]]]:
             }
         )
         client = AsyncLabelClient.__new__(AsyncLabelClient)
+        client._who = "The coordinator"
         client._labels = label_pb2_grpc.LabelServiceStub(channel)
         client._models = model_pb2_grpc.ModelServiceStub(channel)
         rows = np.ones((4, 2), np.float32)

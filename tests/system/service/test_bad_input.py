@@ -20,9 +20,8 @@ import pytest
 from aggregator.coordinator import attendance, requests
 from aggregator.coordinator.planner import make_spec
 from aggregator.coordinator.roster import Defaults
-from mpc_vote import client as client_module
 from mpc_vote.argmax.registry import ENGINES
-from mpc_vote.client import AsyncLabelClient, Plan
+from mpc_vote.client import AsyncLabelClient, Plan, asynchronous
 from mpc_vote.data.partition import save_part
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.pki.identity import Identity, Role
@@ -286,7 +285,7 @@ async def test_the_client_refuses_what_the_wire_could_not_say(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Zero means the default on the wire, so a zero that is meant must not get there."""
-    monkeypatch.setattr(client_module, "_requests", None)  # nothing is sent
+    monkeypatch.setattr(asynchronous, "label_requests", None)  # nothing is sent
     async with service.client() as client:
         with pytest.raises(VoteError) as caught:
             await client.label(queries, Plan(**{"classes": 3, **plan}))
@@ -297,7 +296,10 @@ async def test_a_client_without_a_service_is_told_so(service: Service) -> None:
     (port,) = free_ports(1)
     certs = service.certs(Role.CLIENT, "client")
     async with AsyncLabelClient(f"127.0.0.1:{port}", certs) as client:
-        with refused(ErrorKind.COORDINATOR_UNREACHABLE, "The coordinator does not answer"):
+        with refused(
+            ErrorKind.COORDINATOR_UNREACHABLE,
+            f"The coordinator at 127.0.0.1:{port} does not answer",
+        ):
             await client.label(ROW, Plan(classes=3))
         assert not await client.is_ready()
 

@@ -307,7 +307,7 @@ def test_what_is_left_is_told_in_words(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     for part in (
         "of nobody yet, ledger ",
-        "1 rounds, 40 queries",
+        "1 round, 40 queries",
         "no limit",
         round_down(limit),
         "allows 60 more queries at sigma 25 (knn_count of 10 neighbours)",

@@ -4,6 +4,7 @@ not asked for."""
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -86,7 +87,7 @@ async def test_a_request_that_noise_would_drown_is_refused_before_anything_is_sp
     service: Service, clinics: Group, spent: Spent
 ) -> None:
     async with service.client("drowned") as client:
-        with refused(ErrorKind.LEAD_DROWNED, "nothing was spent"):
+        with refused(ErrorKind.LEAD_DROWNED, "Nothing was spent."):
             await client.label(clinics.queries(5), clinics.plan(sigma=50.0))
         with refused(ErrorKind.LEAD_DROWNED, "Where 40 % of the votes agree"):
             await client.label(clinics.queries(5), clinics.plan(sigma=5.0, agreement=0.4))
@@ -110,6 +111,43 @@ def test_label_stops_where_noise_drowns_the_lead_unless_told_to_go_on(
     assert done.returncode == 0, done.stderr
     assert "close to random" in done.stdout
     assert len(np.load(tmp_path / "labels.npy")) == 5
+
+
+def test_label_charges_the_same_queries_once_unless_told_to_pay_again(
+    service: Service, clinics: Group, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "q.npy", clinics.queries(7))
+    files = ("--queries", tmp_path / "q.npy", "--out", tmp_path / "labels.npy")
+    asked = ("label", *reach(service, "twice"), *files, "--classes=3", "--sigma=2", "--json=-")
+    done = command(*asked, "--request-id=first")
+    assert done.returncode == 0, done.stderr
+    round_id = json.loads(done.stdout)["round_id"]
+    assert "nothing more was charged" not in done.stderr
+    charged = ledgers(service)
+
+    stopped = command(*asked)
+    assert stopped.returncode == 1
+    assert f"nothing was asked: round {round_id} over the same 7 queries" in stopped.stderr
+    fetch = shlex.split(stopped.stderr.partition("at no further cost: ")[2].partition(";")[0])
+    labels = np.load(tmp_path / "labels.npy")
+    (tmp_path / "labels.npy").unlink()
+    fetched = command(*fetch[1:])
+    assert fetched.returncode == 0, fetched.stderr
+    assert (np.load(tmp_path / "labels.npy") == labels).all()
+    planned = command(*asked, "--dry-run")
+    assert planned.returncode == 0 and f"warning: round {round_id}" in planned.stderr
+
+    again = command(*asked, "--request-id=first")
+    assert json.loads(again.stdout)["round_id"] == round_id
+    assert "nothing more was charged" in again.stderr
+    other = command("label", *reach(service, "somebody"), *files, "--classes=3", "--dry-run")
+    assert other.returncode == 0 and round_id not in other.stdout, "it is another client's"
+    assert ledgers(service) == charged
+
+    paid = command(*asked, "--yes")
+    assert paid.returncode == 0, paid.stderr
+    assert json.loads(paid.stdout)["round_id"] != round_id
+    assert len(ledgers(service)["coordinator"]) == len(charged["coordinator"]) + 1
 
 
 def test_label_shows_a_dry_run_and_asks_nobody(
@@ -160,11 +198,13 @@ def test_label_asks_about_representatives_alone(
     np.save(tmp_path / "q.npy", queries)
     files = ("--queries", tmp_path / "q.npy", "--out", tmp_path / "labels.npy")
     asked = ("label", *reach(service, "chooser"), *files, "--classes=3", "--sigma=1e-5")
+    planned = command(*asked, "--select=9", "--json=-", "--dry-run")
     done = command(*asked, "--select=9", "--json=-")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     labels, chosen = np.load(tmp_path / "labels.npy"), told["selected"]
     assert told["labels"] == len(chosen) == 9
+    assert json.loads(planned.stdout)["selected"] == chosen
     assert np.flatnonzero(labels >= 0).tolist() == chosen
     assert (labels[chosen] == clinics.winners(queries)[chosen]).all()
     assert set(labels) - {0, 1, 2} == {-1}

@@ -270,7 +270,7 @@ async def test_a_patient_client_comes_back_when_it_is_told(
                             await dozer.decline(round_id)
                     waited.append(event)
         await asyncio.gather(*waiting, return_exceptions=True)
-    assert waited and "Ask again later. This client does, in" in waited[0].detail
+    assert waited and "Nothing was spent. It is asked again in" in waited[0].detail
     assert (result.labels == clinics.winners(queries)).all()
 
 
@@ -555,6 +555,8 @@ def test_the_commands_label_train_and_tell(
         "mpc_rounds",
         "mpc_bytes_per_party",
         "mpc_seconds",
+        "mpc_preprocessing_seconds",
+        "mpc_sum_seconds",
         "dealer_bytes",
         "upload_bytes_per_agent",
         "seconds",
@@ -610,6 +612,7 @@ def test_a_refusal_reaches_the_shell_as_one_sentence(
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("mpc-vote label: error: CLASSES_MISMATCH: 17 classes were asked for")
+    assert last.endswith("Nothing was spent.")
     assert "Traceback" not in done.stderr
     assert not out.exists()
 

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from agent_node import agent as agents
 from agent_node.agent import Agent
 from agent_node.policy import Policy
 from agent_node.serving import Serving
@@ -170,6 +171,32 @@ async def test_a_message_that_can_not_be_read_ends_the_session_and_not_the_agent
     finally:
         await channel.close()
         await server.stop(0)
+
+
+async def test_an_agent_that_is_turned_away_again_and_again_logs_it_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nobody: Any = None
+    channel: Any = Channel({})
+    agent = Agent("ann", nobody, [], agent_pb2.Capabilities(), channel, {}, Path())
+    tries = 0
+
+    async def session() -> None:
+        nonlocal tries
+        tries += 1
+        task = "gone" if tries < 10 else "rhc"
+        raise VoteError(ErrorKind.TASK_UNKNOWN, who="The coordinator", task=task, want="none")
+
+    async def turned_away() -> bool:
+        return tries >= 20
+
+    monkeypatch.setattr(agent, "_session", session)
+    monkeypatch.setattr(agents, "_BACKOFF_SECONDS", (0.0, 0.0))
+    async with cancelled(agent.attend()):
+        await until(turned_away, "it has tried often")
+    told = [one.message for one in caplog.records if "not attending" in one.message]
+    assert len(told) == 2, "what changes is told again"
+    assert "gone" in told[0] and "rhc" in told[1]
 
 
 # The order of a round: nothing that depends on private data before the spend is on disk
@@ -561,7 +588,7 @@ async def test_an_agent_whose_voter_never_comes_back_makes_no_promises_and_stops
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else others would pay for rounds that wait for it in vain, and nobody could stop it."""
-    monkeypatch.setattr("agent_node.agent._LEAVE_SECONDS", 0.1)
+    monkeypatch.setattr("agent_node.participation._LEAVE_SECONDS", 0.1)
     released = threading.Event()
     try:
         async with asyncio.timeout(SECONDS), _seated(tmp_path) as table:

@@ -18,7 +18,7 @@ from aggregator.coordinator.label_service import LabelServicer
 from aggregator.coordinator.rounds import Round
 from aggregator.coordinator.turns import CALLS_EACH
 from mpc_vote.argmax.registry import TABLE
-from mpc_vote.errors import ErrorKind
+from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.pki.identity import Identity, Role
 from mpc_vote.proto.mpcvote.v1 import label_pb2
 from mpc_vote.transport import rpc, tensors
@@ -229,3 +229,35 @@ async def test_who_cancels_a_round_twice_does_not_keep_the_parties_from_hearing_
     await asyncio.wait_for(ending.wait(), SECONDS)
     again = await asyncio.wait_for(cancel.__wrapped__(service, request, None), SECONDS)
     assert told.is_set() and again.cancelled and (await first).cancelled
+
+
+async def test_parties_are_not_asked_without_end_for_one_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Dry runs and looks at the service are free: one client could else have parties asked for as
+    many at once as it likes."""
+    asked, most, answered = 0, 0, asyncio.Event()
+
+    async def ask(*_: object) -> float:
+        nonlocal asked, most
+        asked += 1
+        most = max(most, asked)
+        await answered.wait()
+        asked -= 1
+        return 0.0
+
+    nothing: Any = None
+    runner: Any = SimpleNamespace(round_trip=ask)
+    attendance: Any = SimpleNamespace(present=dict)
+    service = LabelServicer(nothing, nothing, attendance, runner, nothing, nothing, 4)
+    monkeypatch.setattr(rpc, "caller", lambda: Identity(Role.CLIENT, "greedy"))
+    request = label_pb2.PlanRoundRequest()
+    plan: Any = LabelServicer.PlanRound.__wrapped__  # type: ignore[attr-defined]
+    calls = [asyncio.create_task(plan(service, request, nothing)) for _ in range(50)]
+    await asyncio.sleep(0.05)
+    assert most == 1
+    answered.set()
+    ends = await asyncio.gather(*calls, return_exceptions=True)
+    names = [end.name for end in ends if isinstance(end, VoteError)]
+    assert names.count("SERVICE_BUSY") == 50 - CALLS_EACH
+    assert names.count("PLAN_MISSING") == CALLS_EACH

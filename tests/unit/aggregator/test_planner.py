@@ -144,7 +144,7 @@ def test_a_budget_that_forbids_the_round_is_told(ledger: Ledger) -> None:
 def test_a_request_that_noise_would_drown_is_refused(agreement: float) -> None:
     sigma = 200.0 if agreement == 1.0 else 40.0
     plan = label_pb2.LabelPlan(classes=3, sigma=sigma, agreement=agreement)
-    with pytest.raises(VoteError, match="nothing was spent") as caught:
+    with pytest.raises(VoteError, match="Nobody was asked") as caught:
         make_spec(plan, QUERIES, PRESENT, DEFAULTS, 0.0)
     assert caught.value.kind is ErrorKind.LEAD_DROWNED
     plan.ClearField("agreement")

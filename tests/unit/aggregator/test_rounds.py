@@ -237,7 +237,9 @@ async def test_nobody_is_told_to_ask_again_once_a_round_is_charged(
     assert charges == charged
     assert round_.error.retry_after == (None if charged else 0.0)
     # Else a failure would look as if it were free.
-    assert ("stays charged" in str(round_.error)) == charged
+    told = "The round was charged, and stays charged: epsilon " if charged else "Nothing was spent."
+    assert told in str(round_.error)
+    assert ("Nothing was spent" in str(round_.error)) != charged
     assert round_.error.message.startswith("Party party-2 says: ")
 
 

@@ -17,10 +17,12 @@ from aggregator.coordinator.label_service import LabelServicer
 from aggregator.coordinator.model_service import ModelServicer
 from aggregator.coordinator.planner import make_spec
 from aggregator.coordinator.roster import Defaults
+from aggregator.coordinator.settings import CoordinatorSettings
+from mpc_vote.app import config
 from mpc_vote.app.config import ConfigError
 from mpc_vote.argmax.registry import TABLE
 from mpc_vote.client import Plan
-from mpc_vote.errors import ErrorKind
+from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2, label_pb2, model_pb2
 from mpc_vote.tasks import Task, agreement
 from mpc_vote.tasks.toml import dump
@@ -205,8 +207,45 @@ def test_it_does_so_in_the_tasks_feature_map(archive: Archive) -> None:
     with refused(ErrorKind.TASK_CONTRADICTED, "features is unit, and task one has raw"):
         model_service._check_features("unit", spec_message(), ONE)
     unit = replace(ONE, features=replace(ONE.features, map="unit"))
-    points = model_service._points(np.array([[3.0, 4.0]], np.float32), unit)
+    points = ModelServicer(archive, 1e-3)._features(unit)(np.array([[3.0, 4.0]], np.float32))
     assert points.tolist() == [[np.float32(0.6), np.float32(0.8)]]
+
+
+PICTURES = Task.parse(
+    'format = 1\nname = "pictures"\nclasses = ["a", "b"]\n[input]\nkind = "image"\nheight = 8\n'
+    'width = 8\nchannels = 3\n[features]\nmap = "backbone"\nbackbone = "resnet18"\n'
+    f'sha256 = "{"0" * 64}"\n[vote]\nballot = "one_hot"\n'
+)
+
+
+def test_a_coordinator_has_weights_of_its_own_or_says_that_it_lacks_them(
+    archive: Archive, tmp_path: Path
+) -> None:
+    """To the client by what it is, and not by where: its log says more."""
+    weights = tmp_path / "weights.safetensors"
+    given = ModelServicer(archive, 1e-3, weights={"pictures": weights})
+    with refused(ErrorKind.FEATURES_MISSING, "task pictures (FileNotFoundError)"):
+        given._features(PICTURES)
+    weights.write_bytes(b"others")
+    with pytest.raises(VoteError, match="--weights pictures=PATH") as caught:
+        given._features(PICTURES)
+    assert "ValueError" in caught.value.message and str(tmp_path) not in caught.value.message
+    assert "not the weights that the task was made with" in str(caught.value.__cause__)
+
+
+def test_weights_are_for_tasks_that_are_served_and_have_some(tmp_path: Path) -> None:
+    tasks, path = {"one": ONE, "pictures": PICTURES}, tmp_path / "weights.safetensors"
+    with pytest.raises(ConfigError, match="no such file or folder"):
+        command._check_weights({"pictures": path}, tasks)
+    path.touch()
+    command._check_weights({"pictures": path}, tasks)
+    with pytest.raises(ConfigError, match="--weights: there is no task two"):
+        command._check_weights({"two": path}, tasks)
+    with pytest.raises(ConfigError, match="the feature map raw has no weights"):
+        command._check_weights({"one": path}, tasks)
+    required = ["--certs=x", "--data-dir=x", "--parties=a=h:1,b=h:2"]
+    settings = config.load(CoordinatorSettings, [*required, f"--weights=pictures={path}"])
+    assert settings.weights == {"pictures": path}
 
 
 def test_files_of_tasks_are_checked_when_a_coordinator_starts(tmp_path: Path) -> None:

@@ -79,3 +79,26 @@ async def test_who_hangs_up_makes_no_room_before_its_work_has_ended() -> None:
     work.end(2)
     await other
     assert call.cancelled() and work.done == ["hasty", "modest"]
+
+
+async def test_others_are_asked_for_one_call_of_a_client_at_a_time() -> None:
+    turns, asked, most = Turns(), 0, 0
+    answer = asyncio.Event()
+
+    async def others() -> None:
+        nonlocal asked, most
+        asked += 1
+        most = max(most, asked)
+        await answer.wait()
+        asked -= 1
+
+    calls = [asyncio.create_task(turns.ask("greedy", others)) for _ in range(CALLS_EACH)]
+    await asyncio.sleep(0)
+    with refused(ErrorKind.SERVICE_BUSY):
+        await turns.ask("greedy", others)
+    calls.append(asyncio.create_task(turns.ask("modest", others)))
+    await asyncio.sleep(0)
+    assert asked == 2, "one for each of the two clients"
+    answer.set()
+    await asyncio.gather(*calls)
+    assert most == 2

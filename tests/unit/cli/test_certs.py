@@ -187,3 +187,12 @@ def test_nothing_is_renewed_where_there_is_no_authority(
     assert certs("--issue", "party/a", "--renew") == 1
     assert "There is no authority" in capsys.readouterr().err
     assert not (out / "ca").exists()
+
+
+@pytest.mark.parametrize("below", ["", "deeper"])
+def test_a_file_in_the_place_of_the_folder_is_told_as_one(
+    below: str, certs: Certs, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out.write_text("a file")
+    assert cli.main(["certs", "--out", str(out / below)]) == 2
+    assert f"--out: {out} is a file: name a folder" in capsys.readouterr().err

@@ -21,4 +21,7 @@ def test_a_service_that_never_answers_is_waited_for_so_long_and_then_named(
     shared = [f"--certs={tmp_path / 'me'}", f"--coordinator=127.0.0.1:{port}"]
     assert cli.main(["status", *shared, "--agents=1", "--patience=0.5"]) == 1
     told = capsys.readouterr().err
-    assert "not ready after 0.5 s: The coordinator does not answer" in told
+    address = f"127.0.0.1:{port}"
+    assert f"not ready after 0.5 s: The coordinator at {address} does not answer" in told
+    assert cli.main(["status", *shared]) == 1
+    assert f"The coordinator at {address} does not answer (connection" in capsys.readouterr().err

@@ -84,8 +84,9 @@ def test_attributes_and_lines_of_text_become_tasks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ((), "say which column has the labels: one of 'pid', 'age', 'sex', 'died'"),
+        ((), "say which column has the labels (--label): one of 'pid', 'age', 'sex', 'died'"),
         (("--label=dead",), "it has no column 'dead'"),
+        (("--label=dead",), "if its rows have no labels, name the classes with --classes"),
         (("--label=died", "--map=raw"), "raw is not for inputs of the kind table"),
         (("--label=died", "--size=big"), "--size must be HEIGHTxWIDTH"),
         (("--label=died", "--classes=one"), "2 to 1,000 classes, not 1"),
@@ -148,7 +149,8 @@ def test_queries_need_no_labels(task: Path, capsys: pytest.CaptureFixture[str]) 
     mine = task.parent / "mine.csv"
     mine.write_text("age,sex\n50,F\n")
     assert cli.main(["task", "check", str(task), f"--data={mine}"]) == 1
-    assert "pass --queries" in capsys.readouterr().err
+    told = f"{mine}: it has no labels (a column 'died'); if it holds queries, pass --queries"
+    assert told in capsys.readouterr().err
     assert cli.main(["task", "check", str(task), f"--data={mine}", "--queries"]) == 0
     assert "1 of 1 rows can be used" in capsys.readouterr().out
 
@@ -183,3 +185,11 @@ def test_without_a_subcommand_it_is_said_which_there_are(
     assert "did you mean check?" in capsys.readouterr().err
     assert cli.main(["task", "show", "none.toml"]) == 1
     assert "none.toml: the task can't be read" in capsys.readouterr().err
+
+
+def test_a_folder_in_the_place_of_a_task_is_told_as_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["task", "show", str(tmp_path)]) == 1
+    told = f"{tmp_path}: it is a folder: name the task's file, such as task.toml"
+    assert told in capsys.readouterr().err

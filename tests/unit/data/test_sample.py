@@ -151,7 +151,7 @@ def test_attributes_are_the_parts_of_labels(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "wishes", "why"),
     [
-        ("a,b\n1,x\n", Wishes(), "say which column has the labels: one of 'a', 'b'"),
+        ("a,b\n1,x\n", Wishes(), r"the labels \(--label\): one of 'a', 'b'"),
         ("a,b\n1,x\n", Wishes("c"), "it has no column 'c', only 'a', 'b'"),
         ("a,b\n1,x\n", Wishes("b", ignored=("z",)), "it has no column 'z'"),
         ("a,b\n", Wishes("b"), "it has no rows"),
@@ -184,6 +184,6 @@ def test_pictures_say_their_size_colour_and_classes(tmp_path: Path) -> None:
     assert "2 different sizes" in mixed.notes[0]
     assert draft_pictures(tmp_path, Wishes(size=(8, 9))).input == ImageInput(8, 9, 3)
     flat = tmp_path / "a"
-    with pytest.raises(ValueError, match="name the classes, or give a folder"):
+    with pytest.raises(ValueError, match="name the classes with --classes, or give a folder"):
         draft_pictures(flat, Wishes())
     assert draft_pictures(flat, Wishes(classes=("p", "q"))).classes == ["p", "q"]

@@ -70,6 +70,26 @@ def test_the_digest_is_of_the_content_not_of_its_layout() -> None:
     assert Task.parse(TABLE.replace("k = 50", "k = 51")).digest != Task.parse(TABLE).digest
 
 
+@pytest.mark.parametrize(
+    ("one", "other"), [("p = 1", "p = 1.0"), ("p = 0", "p = -0.0"), ("p = 100", "p = 1e2")]
+)
+def test_a_number_is_the_same_however_it_is_written(one: str, other: str) -> None:
+    head = 'map = "standard"\n'
+    first, second = (Task.parse(TABLE.replace(head, f"{head}{line}\n")) for line in (one, other))
+    assert first.digest == second.digest == Task.from_wire(second.wire).digest
+    different = Task.parse(TABLE.replace(head, f"{head}p = 1.5\n"))
+    assert first.digest != different.digest
+    assert first.differences(different) == [f"features.p is {one[4:]} here, 1.5 there"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [("scale = 16.0", "scale = 16"), ("reach = 0.07", "reach = 7e-2"), ("61.5", "615e-1")],
+)
+def test_so_is_every_other_number_of_a_task(change: tuple[str, str]) -> None:
+    assert Task.parse(TABLE.replace(*change)).digest == Task.parse(TABLE).digest
+
+
 def test_differences_are_named_one_by_one() -> None:
     other = TABLE.replace("k = 50", "k = 20").replace("61.5", "60.0").replace(', "Male"', "")
     found = Task.parse(TABLE).differences(Task.parse(other))

@@ -445,6 +445,8 @@ class RoundSummary(_message.Message):
     COST_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
     TASK_DIGEST_FIELD_NUMBER: _builtins.int
+    QUERIES_DIGEST_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     round_id: _builtins.str
     state: Global___RoundState.ValueType
     reason: _builtins.str
@@ -456,6 +458,9 @@ class RoundSummary(_message.Message):
     opened_unix_ms: _builtins.int
     task: _builtins.str
     task_digest: _builtins.bytes
+    queries_digest: _builtins.bytes
+    """By which a client knows the same queries again, and its own request."""
+    request_id: _builtins.str
     @_builtins.property
     def cost(self) -> _common_pb2.Cost: ...
     def __init__(
@@ -472,10 +477,12 @@ class RoundSummary(_message.Message):
         cost: _common_pb2.Cost | None = ...,
         task: _builtins.str = ...,
         task_digest: _builtins.bytes = ...,
+        queries_digest: _builtins.bytes = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ballot", b"ballot", "classes", b"classes", "cost", b"cost", "opened_unix_ms", b"opened_unix_ms", "queries", b"queries", "reason", b"reason", "round_id", b"round_id", "sigma", b"sigma", "state", b"state", "task", b"task", "task_digest", b"task_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ballot", b"ballot", "classes", b"classes", "cost", b"cost", "opened_unix_ms", b"opened_unix_ms", "queries", b"queries", "queries_digest", b"queries_digest", "reason", b"reason", "request_id", b"request_id", "round_id", b"round_id", "sigma", b"sigma", "state", b"state", "task", b"task", "task_digest", b"task_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -109,3 +111,14 @@ def test_folders_that_are_neither_are_refused(tmp_path: Path) -> None:
         read_inputs(tmp_path, COLOUR)
     with pytest.raises(FileNotFoundError, match="no such folder"):
         read_inputs(tmp_path / "none", COLOUR, reader="pictures")
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_a_picture_of_too_many_pixels_is_not_unpacked(tmp_path: Path) -> None:
+    """Its head alone says 169 megapixels: whoever unpacked it would say that it is cut short."""
+    content = bytearray(picture(tmp_path / "a.png").read_bytes())
+    content[16:24] = struct.pack(">II", 13_000, 13_000)
+    content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+    (tmp_path / "a.png").write_bytes(content)
+    with pytest.raises(BadRowsError, match="it has 169,000,000 pixels, at most 67,108,864"):
+        read_inputs(tmp_path, COLOUR)

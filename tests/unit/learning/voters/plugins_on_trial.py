@@ -99,6 +99,39 @@ def starts_another(points: Any) -> Any:
     return sign(points)
 
 
+_FORKS_TWICE = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        open(sys.argv[1], "w").write(str(os.getpid()))
+        time.sleep(600)
+os._exit(0)
+"""
+
+
+def _leave_one_behind() -> None:
+    """A process in a session of its own, whose parents are gone; its number is in a file."""
+    place = Path(os.environ["TMPDIR"], "child")
+    subprocess.run([sys.executable, "-c", _FORKS_TWICE, str(place)], check=True, env={})
+    while not (place.exists() and place.read_text()):
+        time.sleep(0.01)
+
+
+def starts_a_daemon(points: Any) -> Any:
+    if points.any():
+        _leave_one_behind()
+        time.sleep(600)
+    return sign(points)
+
+
+def starts_a_daemon_and_crashes(points: Any) -> Any:
+    if points.any():
+        _leave_one_behind()
+        os._exit(7)
+    return sign(points)
+
+
 class _Huge:
     kinds = (ONE_HOT,)
     k = 0
@@ -112,14 +145,14 @@ def huge(data: Any, options: VoterOptions) -> _Huge:
 
 
 class _Environment:
-    """Says of each name in a file whether it is in the environment."""
+    """Writes all names of its environment to a file."""
 
     kinds = (ONE_HOT,)
     k = 0
 
     def vote(self, queries: Any, kind: Any) -> Any:
-        names = ["PATH", "MPC_VOTE_SECRET", "HF_TOKEN", "HOME"]
-        return np.array([name in os.environ for name in names[: len(queries)]]).astype(np.int64)
+        Path(os.environ["TMPDIR"], "names").write_text("\n".join(os.environ))
+        return sign(queries)
 
 
 def environment(data: Any, options: VoterOptions) -> _Environment:

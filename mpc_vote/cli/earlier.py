@@ -1,0 +1,64 @@
+"""What this client has asked before: the same queries again are charged again, and a new round says
+little that the old one doesn't."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from mpc_vote.cli.common import ClientSettings, counted
+from mpc_vote.privacy.rounding import round_up
+from mpc_vote.proto.mpcvote.v1 import label_pb2
+from mpc_vote.tasks import Task
+from mpc_vote.transport import tensors
+
+Rounds = Sequence[label_pb2.RoundSummary]
+_ASKED = (label_pb2.ROUND_STATE_OPEN, label_pb2.ROUND_STATE_COMPLETE)
+
+
+def same_queries(
+    rounds: Rounds, rows: npt.NDArray[Any], task: Task | None, classes: int | None
+) -> label_pb2.RoundSummary | None:
+    """The newest round over these very queries that has labels, or will; None without one."""
+    digest, of_task = tensors.digest_of(rows), b"" if task is None else task.digest
+    number = len(task.classes) if task is not None else classes
+    for one in reversed(rounds):
+        question = (one.queries_digest, one.task_digest, one.classes)
+        if one.state in _ASKED and question == (digest, of_task, number):
+            return one
+    return None
+
+
+def same_request(rounds: Rounds, request_id: str | None) -> label_pb2.RoundSummary | None:
+    """The round that was asked for under this id, which no other will be."""
+    return next((one for one in rounds if request_id and one.request_id == request_id), None)
+
+
+def told(one: label_pb2.RoundSummary, settings: ClientSettings, out: Path | None) -> str:
+    """That a round over the same queries exists, and how to have its labels for nothing."""
+    queries = "query" if one.queries == 1 else counted(one.queries, "query", "queries")
+    fetch = _fetch(one, settings, out)
+    if not one.HasField("cost"):
+        return (
+            f"round {one.round_id} over the same {queries} is under way; fetch its labels, at "
+            f"no further cost, once it is complete: {fetch}"
+        )
+    cost = one.cost
+    return (
+        f"round {one.round_id} over the same {queries} has cost epsilon "
+        f"{round_up(cost.epsilon_agent)} at agent level and {round_up(cost.epsilon_instance)} at "
+        f"instance level (delta {cost.delta:g}); fetch its labels, at no further cost: {fetch}"
+    )
+
+
+def _fetch(one: label_pb2.RoundSummary, settings: ClientSettings, out: Path | None) -> str:
+    """The command that writes the labels of a round."""
+    where = ["--coordinator", settings.coordinator, "--certs", str(settings.certs)]
+    if "coordinator_name" in settings.model_fields_set:
+        where += ["--coordinator-name", settings.coordinator_name]
+    file = str(out or "labels.npy")
+    return shlex.join(["mpc-vote", "rounds", *where, "--round", one.round_id, "--out", file])

@@ -103,7 +103,7 @@ def experiment() -> Experiment:
         title="Office-Caltech, 3 agents with a domain each, the fourth is the server's",
         load=load,
         split=split,
-        arms=tuple(_arms()),
+        arms=(*_votes(), *_parts(), *_gradients(), *_pooled()),
         level=Level.INSTANCE,
         delta=DELTA,
         notes=(
@@ -119,7 +119,7 @@ def experiment() -> Experiment:
     )
 
 
-def _arms() -> Iterator[Arm]:
+def _votes() -> Iterator[Arm]:
     knn = with_default(KnnConfig(STRICT, 0.1, UNIT))
     looser = replace(knn, labelling=replace(STRICT, sigma=SIGMA_AT_2))
     for domain in OFFICE_DOMAINS:
@@ -134,13 +134,16 @@ def _arms() -> Iterator[Arm]:
     for domain, (sigma, paper) in _PAPERS_KNN.items():
         own = replace(knn, labelling=replace(STRICT, sigma=sigma))
         yield _strong(domain, "kNN-DPFL", "the paper's epsilon", knn_dpfl, own, paper)
-    asked_only = PrototypeRecipe(rounds=0)
+
+
+def _parts() -> Iterator[Arm]:
+    """What each part of the vote brings, at one epsilon."""
     papers_way = KnnConfig(
         # The same epsilon for all 206 public pictures of webcam.
         QueryConfig(queries=206, sigma=64.9, selection="random", features=RAW),
         0.05,
         RAW,
-        asked_only,
+        PrototypeRecipe(rounds=0),
     )
     few_asked = replace(papers_way, labelling=replace(STRICT, selection="random", features=RAW))
     unit = replace(few_asked, k_share=0.1, features=UNIT)
@@ -153,6 +156,9 @@ def _arms() -> Iterator[Arm]:
     )
     for name, part in parts:
         yield Arm(f"webcam, ResNet-50: {name}", knn_dpfl, part, None, OfficeSetting("webcam"))
+
+
+def _gradients() -> Iterator[Arm]:
     gradient = DpFedSgdConfig(FEW, LinearModel(), PRIVATE_RECORDS, 1.0, DELTA)
     for domain in OFFICE_DOMAINS:
         yield _strong(domain, "DP-FedSGD, linear", "epsilon 1", descent, gradient)
@@ -170,18 +176,17 @@ def _arms() -> Iterator[Arm]:
     free = FedAvgConfig(FEW, LinearModel(), FEATURES_OF_FEW)
     for domain in OFFICE_DOMAINS:
         yield _strong(domain, "FedAvg, linear", "", averaging, free, _PAPERS_FED_AVG.get(domain))
+
+
+def _pooled() -> Iterator[Arm]:
+    """Methods that trust a curator with all records."""
     teachers = AlwaysVotingAgents(FEW, StackRecipe(steps=100, batch=16, rate=5e-3, decay=0.1))
-    references = (
-        ("PATE, records pooled", pate, with_default(PateConfig(STRICT, 150, teachers))),
-        (
-            "Private-kNN, records pooled",
-            private_knn,
-            with_default(PrivateKnnConfig(STRICT, 150, 1.0, UNIT)),
-        ),
-    )
-    for name, method, config in references:
-        for domain in ("dslr", "webcam"):
-            yield Arm(f"{domain}, ResNet-50: {name}", method, config, None, OfficeSetting(domain))
+    partitioned = with_default(PateConfig(STRICT, 150, teachers))
+    sampled = with_default(PrivateKnnConfig(STRICT, 150, 1.0, UNIT))
+    for domain in ("dslr", "webcam"):
+        name, setting = f"{domain}, ResNet-50", OfficeSetting(domain)
+        yield Arm(f"{name}: PATE, records pooled", pate, partitioned, None, setting)
+        yield Arm(f"{name}: Private-kNN, records pooled", private_knn, sampled, None, setting)
 
 
 def _strong(

@@ -84,6 +84,8 @@ check: setup
 	$(BIN)/lint-imports --no-logo
 	echo "==> generated stubs"
 	$(BIN)/python protos/generate.py --check
+	echo "==> figures of the docs"
+	$(BIN)/python tools/experiment_summary.py --check
 	echo "==> links"
 	$(BIN)/python -m pytest -q tests/unit/project/test_links.py
 	$(MAKE) --no-print-directory docs

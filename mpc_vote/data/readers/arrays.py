@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from mpc_vote.data.partition import load_part
 from mpc_vote.data.readers.records import Records
+from mpc_vote.data.readers.room import Room, TooLarge
 from mpc_vote.tasks import ImageInput, Input, Task, TextInput
 from mpc_vote.transport.tensors import MAX_SIZE
 
@@ -37,14 +38,22 @@ def read_npy(path: Path, task: Task | None) -> Records:
 
 
 def _load(path: Path) -> Array | dict[str, Array]:
+    """The array of a file, or those named x and y."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such file")
+    room = Room()
     try:
         with path.open("rb") as file:
             stored = np.load(file, allow_pickle=False)
-            if isinstance(stored, np.lib.npyio.NpzFile):
-                return {key: stored[key] for key in stored.files}
-            return np.asarray(stored)
+            if not isinstance(stored, np.lib.npyio.NpzFile) or stored.zip is None:
+                return np.asarray(stored)
+            # Not more is unpacked of a member than its directory says.
+            sizes = {member.filename: member.file_size for member in stored.zip.infolist()}
+            names = [name for name in ("x", "y") if name in stored.files]
+            room.take(sum(sizes.get(f"{name}.npy", sizes.get(name, 0)) for name in names))
+            return {name: stored[name] for name in names}
+    except TooLarge as error:
+        raise ValueError(f"{path}: {error}") from error
     except Exception as error:  # numpy has no one error, and its words advise to load pickles
         raise ValueError(f"{path}: not a whole file of numpy's arrays, without objects") from error
 

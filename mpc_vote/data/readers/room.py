@@ -12,6 +12,10 @@ MAX_LINE = 1 << 24
 _ROW_BYTES = 64  # for where it is from, whatever is in it
 
 
+class TooLarge(ValueError):
+    """What does not fit."""
+
+
 class Room:
     """What is left for a table that is read piece by piece; asked before a piece is kept, and where
     its size is known beforehand, before it is expanded."""
@@ -24,7 +28,7 @@ class Room:
         """Refuses what does not fit any more."""
         self._taken += size + rows * _ROW_BYTES
         if self._taken > self._limit:
-            raise ValueError(
+            raise TooLarge(
                 f"it takes over {self._limit >> 20:,} MiB of memory: give fewer rows, or leave out "
                 "columns that the task doesn't know"
             )

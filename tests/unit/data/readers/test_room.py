@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -104,3 +105,11 @@ def test_text_is_told_from_other_bytes_wherever_they_are(tmp_path: Path) -> None
     lines = piece.count(b"\n") + 1
     with pytest.raises(ValueError, match=f"line {lines} is not UTF-8"):
         read_sheet(written(tmp_path / "c.csv", piece + b"\xe9,"))
+
+
+def test_arrays_that_repeat_are_counted_before_they_are_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, x=np.zeros((4_000, 400), np.float32), other=np.zeros(3))
+    assert path.stat().st_size < MEBIBYTE // 8
+    with pytest.raises(ValueError, match=r"a\.npz: it takes over 4 MiB of memory"):
+        read_inputs(path, TABLE)

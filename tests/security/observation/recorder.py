@@ -197,7 +197,7 @@ def watch_deeds(path: Path) -> None:
 
 def watch_ballots(path: Path) -> None:
     """At an agent: keeps what it alone may know, to look for it elsewhere."""
-    from agent_node import agent
+    from agent_node import participation
     from mpc_vote.privacy.noise import SkellamSampler
     from mpc_vote.voting.aggregation import share_ballot
 
@@ -223,7 +223,7 @@ def watch_ballots(path: Path) -> None:
         return shares
 
     cast(Any, SkellamSampler).sample = sample
-    cast(Any, agent).share_ballot = shared
+    cast(Any, participation).share_ballot = shared
 
 
 def fix_groups(sizes: str) -> None:

@@ -94,6 +94,7 @@ ORDERS = {
     for name in ("OpenRound", "AwaitPreprocessing", "ListHoldings", "Aggregate")
 }
 AMONG_PARTIES = {"PeerService/Exchange", "DealerService/Deal", "DealerService/Collect"}
+ASKING = {"LabelService/RequestLabels", "LabelService/ListRounds"}
 CALLS = {
     "agent": {*ATTENDING, "PartyService/SubmitShares", "Health/Check"},
     "party": {*ORDERS, *AMONG_PARTIES, "PartyService/SubmitShares", "Health/Check"},
@@ -101,11 +102,11 @@ CALLS = {
     "coordinator": {
         *ATTENDING,
         *ORDERS,
-        "LabelService/RequestLabels",
+        *ASKING,
         "LabelService/GetService",
         "Health/Check",
     },
-    "client": {"LabelService/RequestLabels"},
+    "client": ASKING,
 }
 
 
@@ -426,7 +427,9 @@ def test_the_dealer_hears_nothing_but_sizes(seen: Observation) -> None:
 
 
 def test_the_client_hears_labels_cost_and_progress(seen: Observation) -> None:
-    messages = seen.views["client"].passed(RECEIVED)
+    (rounds,) = seen.views["client"].passed(RECEIVED, "LabelService/ListRounds")
+    assert not label_pb2.ListRoundsResponse.FromString(rounds).rounds
+    messages = seen.views["client"].passed(RECEIVED, "LabelService/RequestLabels")
     events = [label_pb2.RequestLabelsResponse.FromString(content) for content in messages]
     kinds = [event.WhichOneof("event") for event in events]
     assert set(kinds) == {"opened", "progress", "labels", "completed"}

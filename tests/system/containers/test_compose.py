@@ -359,7 +359,9 @@ def _try_label(
 ) -> subprocess.CompletedProcess[str]:
     np.save(folder / "q.npy", demo_partition().public.x[:100])
     files = ("--queries", str(folder / "q.npy"), "--out", str(folder / "labels.npy"))
-    return _client(compose, certs, "label", *files, "--classes", "10", "--sigma", "36", *more)
+    # The same batch in several tests, each time for its price.
+    plan = ("--classes", "10", "--sigma", "36", "--yes")
+    return _client(compose, certs, "label", *files, *plan, *more)
 
 
 def _label(compose: Compose, certs: Path, folder: Path, *more: str) -> Any:

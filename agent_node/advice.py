@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Sequence
+
+import numpy as np
+
+from mpc_vote.data.dataset import Dataset
+from mpc_vote.data.readers.report import outvoted
 
 _SHARE = 3
 
 
-def owner_warnings(data: Sized, k: int, delta: float) -> list[str]:
-    """A sentence for each setting that does not suit so many records; k is 0 without neighbours.
+def owner_warnings(
+    data: Dataset, k: int, delta: float, classes: Sequence[str] | None = None
+) -> list[str]:
+    """A sentence for each setting that does not suit these records; k is 0 without neighbours.
 
     They follow from private data, so they are for its owner alone.
     """
@@ -19,6 +26,10 @@ def owner_warnings(data: Sized, k: int, delta: float) -> list[str]:
             f"every query, votes say little about it; a k up to {max(1, records // _SHARE)} would "
             "suit this data"
         )
+    elif not data.multi_label:
+        names = classes or [f"class {number}" for number in range(data.classes)]
+        counts = np.bincount(data.y, minlength=data.classes).tolist()
+        found += outvoted(dict(zip(names, counts, strict=True)), k)
     if delta * records > 1:
         found.append(
             f"delta is {delta:g}, above one over the {records} records: such a guarantee holds "

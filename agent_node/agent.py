@@ -1,10 +1,11 @@
 """The agent's life: hold a stream to the coordinator, answer rounds, come back when the stream
 breaks.
 
-What leaves this process: its public capabilities, refusals, and shares of ballots and noise, each
-share to one party only; in rounds that are not verified the noise is in the ballot before it is
-shared. What must hold for that to be safe: at least one of the parties does not pool its shares
-with the others, and the noise of the agents that the spec counts on is honest.
+What leaves this process: its public capabilities, refusals, and shares of ballots, each share to
+one party only. In rounds that are not verified the agent's noise is in the ballot before it is
+shared; in verified ones the committee adds all noise. What must hold for that to be safe: at least
+one of the parties does not pool its shares with the others, and the noise of the agents that the
+spec counts on is honest; in verified rounds at least one party is honest, and the dealer is.
 """
 
 from __future__ import annotations

@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
+import time
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,8 @@ _TASK_SECONDS = 10.0
 _WHO = "The coordinator"
 # What a vote is given to end where the agent leaves the round, or stops.
 _LEAVE_SECONDS = 5.0
+# How long the answer of a party vouches for the connection to it.
+_ANSWERED_SECONDS = 5.0
 
 
 class Participant:
@@ -65,6 +69,8 @@ class Participant:
         self._channels = parties
         self._parties = {n: party_pb2_grpc.PartyServiceStub(c) for n, c in parties.items()}
         self._scratch = scratch
+        # When each party has answered last.
+        self._answered: dict[str, float] = {}
         # Rounds that this agent takes part in: True once all are prepared, False if it is over.
         self._rounds: dict[str, asyncio.Future[bool]] = {}
         # Those among them that were started, and ended before this agent came to vote.
@@ -171,9 +177,15 @@ class Participant:
 
     async def _check_reach(self) -> None:
         """Finds out that a party is out of reach before the round is charged."""
-        await asyncio.gather(
-            *(rpc.reach(channel, f"Party {name}") for name, channel in self._channels.items())
-        )
+        await asyncio.gather(*(self._reach(*party) for party in self._channels.items()))
+
+    async def _reach(self, name: str, channel: grpc.aio.Channel) -> None:
+        """Asks a party whether it is there, unless it has answered just now on a connection that
+        stands."""
+        lately = time.monotonic() - self._answered.get(name, -math.inf) < _ANSWERED_SECONDS
+        if not lately or channel.get_state() is not grpc.ChannelConnectivity.READY:
+            await rpc.reach(channel, f"Party {name}")
+            self._answered[name] = time.monotonic()
 
     def _check_voter(self) -> None:
         """Makes no promise on behalf of a voter that may never return: others would pay for rounds
@@ -228,8 +240,9 @@ class Participant:
         return self._share(spec, ballot)
 
     def _share(self, spec: Spec, ballot: IntArray) -> list[Share]:
-        """Noise and shares."""
-        return share_ballot(spec, self._name, ballot, self._noise(spec))
+        """Shares, with this agent's part of the noise where agents add it."""
+        noisy = ballot if spec.message.verified else ballot + self._noise(spec)
+        return share_ballot(spec, self._name, noisy)
 
     def _noise(self, spec: Spec) -> IntArray:
         """This agent's part of the noise, fresh for every round."""
@@ -244,6 +257,7 @@ class Participant:
                 await self._parties[party].SubmitShares(
                     messages.stream(), timeout=max(0.1, spec.seconds_left())
                 )
+                self._answered[party] = time.monotonic()
                 return messages.sent
             except grpc.RpcError as error:
                 failure = VoteError.quoted(error, f"Party {party}")

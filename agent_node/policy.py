@@ -62,14 +62,16 @@ class Policy:
                 lambda: f"a quorum of {message.quorum} is below the least, {mine.min_quorum}",
             ),
             (
-                message.collusion >= mine.min_collusion,
+                message.verified or message.collusion >= mine.min_collusion,
                 lambda: (
                     f"its noise allows for {message.collusion} colluding agents, "
                     f"the least is {mine.min_collusion}"
                 ),
             ),
             (
-                mine.max_honest is None or message.quorum - message.collusion <= mine.max_honest,
+                message.verified
+                or mine.max_honest is None
+                or message.quorum - message.collusion <= mine.max_honest,
                 lambda: (
                     f"its noise counts on {message.quorum - message.collusion} honest agents, "
                     f"the most is {mine.max_honest}"

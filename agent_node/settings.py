@@ -151,13 +151,15 @@ class AgentSettings(VoterSettings, RoleSettings):
     min_sigma: float = Field(0.0, ge=0, description="refuse rounds with less noise, in votes")
     min_quorum: int = Field(3, ge=1, description="refuse rounds that may end with fewer agents")
     min_collusion: int = Field(
-        1, ge=0, description="refuse rounds whose noise allows for fewer colluding agents"
+        1,
+        ge=0,
+        description="refuse unverified rounds whose noise allows for fewer colluding agents",
     )
     max_honest: int | None = Field(
         None,
         ge=1,
-        description="refuse rounds whose noise relies on more honest agents, this one included "
-        "(their quorum less their colluding agents)",
+        description="refuse unverified rounds whose noise relies on more honest agents, this one "
+        "included (their quorum less their colluding agents)",
     )
     rounds: Rounds = Field(Rounds.ANY, description="rounds to answer: any, verified or unverified")
     ballots: list[Ballot] = Field(

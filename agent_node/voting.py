@@ -161,7 +161,8 @@ def _voter(
     """The voter, made and tried; one of the owner's in a process of its own."""
     if data is not None:
         k = options.k if settings.voter == NEIGHBOURS else 0
-        for warning in owner_warnings(data, k, delta):
+        classes = None if options.task is None else options.task.classes
+        for warning in owner_warnings(data, k, delta, classes):
             log.warning("%s", warning)
     with _told(f"agent {agent} can't make the voter {settings.voter}", "--voter"):
         if is_foreign(settings.voter):

@@ -255,7 +255,7 @@ class ErrorKind(enum.Enum):
     QUORUM_UNAFFORDABLE = (
         grpc.StatusCode.RESOURCE_EXHAUSTED,
         "Round {round} needs {want} agents and no more than {got} can pay for it: {why}. "
-        "A smaller quorum may do.",
+        "Fewer queries or a larger sigma cost less.",
     )
     COMMITTEE_DISAGREES = (
         grpc.StatusCode.ABORTED,
@@ -476,9 +476,21 @@ class VoteError(Exception):
         somebody else, or have a client come back to a round that was paid for.
         """
         said = _rebuild(cls, error)
+        return cls.from_rpc(error, who) if said is None else said._quote(who)
+
+    @classmethod
+    def quoted_status(cls, status: bytes, who: str) -> VoteError:
+        """As `quoted`, of a status as `to_status` makes it that came another way than by gRPC."""
+        parsed = errors_pb2.Status()
+        with contextlib.suppress(DecodeError):
+            parsed.ParseFromString(status)
+        said = _restored(cls, parsed)
         if said is None:
-            return cls.from_rpc(error, who)
-        return cls(ErrorKind.ENDED_BY, who=who, why=f"{said.name}: {said.message}")
+            return cls(ErrorKind.ENDED_BY, who=who, why="nothing that can be read")
+        return said._quote(who)
+
+    def _quote(self, who: str) -> VoteError:
+        return VoteError(ErrorKind.ENDED_BY, who=who, why=f"{self.name}: {self.message}")
 
 
 # What carries a status: errors of grpc.aio are no grpc.Call.
@@ -497,10 +509,14 @@ def _status_of(error: grpc.RpcError) -> errors_pb2.Status | None:
 
 
 def _rebuild(cls: type[VoteError], sent: grpc.RpcError) -> VoteError | None:
-    """An error with the peer's own sentence; one this version doesn't know stays readable."""
     status = _status_of(sent)
-    info = _detail(status, errors_pb2.ErrorInfo) if status is not None else None
-    if status is None or info is None or info.domain != _DOMAIN:
+    return None if status is None else _restored(cls, status)
+
+
+def _restored(cls: type[VoteError], status: errors_pb2.Status) -> VoteError | None:
+    """An error with the peer's own sentence; one this version doesn't know stays readable."""
+    info = _detail(status, errors_pb2.ErrorInfo)
+    if info is None or info.domain != _DOMAIN:
         return None
     bad = _detail(status, errors_pb2.BadRequest)
     retry = _detail(status, errors_pb2.RetryInfo)

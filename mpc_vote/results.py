@@ -9,6 +9,9 @@ from typing import Any, Self
 
 from mpc_vote.proto.mpcvote.v1 import common_pb2, model_pb2
 
+COMMONEST = "agreement_commonest"
+"""The metric of every model that tells what always saying the commonest label would have."""
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -56,6 +59,15 @@ class Model:
     metrics: Mapping[str, float]
     trained: dt.datetime
     sha256: bytes
+
+    @property
+    def says_little(self) -> bool:
+        """Whether always saying the commonest label would have done as well, on labels that were
+        held out from students where some were."""
+        known = {name: value for name, value in self.metrics.items() if name != COMMONEST}
+        held_out = [value for name, value in known.items() if name.startswith("agreement_")]
+        reached = max(held_out, default=known.get("agreement"))
+        return reached is not None and reached <= self.metrics.get(COMMONEST, 0.0)
 
     @classmethod
     def from_message(cls, message: model_pb2.Model) -> Self:

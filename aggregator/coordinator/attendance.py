@@ -90,19 +90,18 @@ class Responses:
         """Agents that have done what this phase asks: be prepared, then submit."""
         return len(self.submitted if self.started else self.prepared)
 
-    def silent(self) -> list[str]:
+    def silent(self) -> Iterator[str]:
         """Agents of the roster that are still expected to answer in this phase."""
-        if self.started:
-            return sorted(self.prepared - self.submitted.keys() - self.declined.keys())
-        answered = self.prepared | self.declined.keys()
-        return [agent for agent in self.spec.roster if agent not in answered]
+        awaited = self.prepared if self.started else self.spec.roster
+        answered = self.submitted if self.started else self.prepared
+        return (a for a in awaited if a not in answered and a not in self.declined)
 
 
 @dataclass(eq=False)
 class _Seat:
     capabilities: agent_pb2.Capabilities
     # None ends the stream.
-    outbox: asyncio.Queue[agent_pb2.AttendResponse | None]
+    outbox: asyncio.Queue[agent_pb2.AttendResponse | None] = field(default_factory=asyncio.Queue)
 
 
 class Attendance(agent_pb2_grpc.AgentServiceServicer):
@@ -135,8 +134,7 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
     def stop(self) -> None:
         """Ends all streams; agents come back when there is somebody to come back to."""
         for seat in chain.from_iterable(self._seats.values()):
-            with contextlib.suppress(asyncio.QueueFull):
-                seat.outbox.put_nowait(None)
+            seat.outbox.put_nowait(None)
 
     @contextlib.contextmanager
     def announce(self, spec: Spec, queries: Path) -> Iterator[Responses]:
@@ -182,10 +180,10 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
         seats = self._seats.get(agent)
         if not seats:
             return True
-        try:
-            seats[-1].outbox.put_nowait(response)
-        except asyncio.QueueFull:
+        outbox = seats[-1].outbox
+        if outbox.qsize() >= _OUTBOX:
             return False
+        outbox.put_nowait(response)
         return True
 
     @rpc.allowed(Role.AGENT)
@@ -206,12 +204,13 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
             raise VoteError(ErrorKind.SERVICE_BUSY, got=MAX_AGENTS, retry_after=60.0)
         # An agent that comes back is heard on its new stream: the older one is dead or will be. If
         # it is the new one that ends first, the older one is heard again.
-        seat = _Seat(first.capabilities, asyncio.Queue(_OUTBOX))
+        seat = _Seat(first.capabilities)
         seats = self._seats.setdefault(name, [])
         seats.append(seat)
         self._wake(name)
         log.info("agent %s attends", name)
         reader = asyncio.create_task(self._listen(name, requests))
+        reader.add_done_callback(lambda _: seat.outbox.put_nowait(None))
         try:
             yield agent_pb2.AttendResponse(welcome=agent_pb2.Welcome())
             for responses in list(self._rounds.values()):
@@ -220,18 +219,10 @@ class Attendance(agent_pb2_grpc.AgentServiceServicer):
                     # It prepares anew: what it had prepared is gone with its stream.
                     responses.prepared.discard(name)
                     self._tell(name, responses)
-            while not reader.done():
-                waiting = asyncio.create_task(seat.outbox.get())
-                try:
-                    await asyncio.wait({waiting, reader}, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    came = waiting.done()
-                    waiting.cancel()
-                if came:
-                    if (response := waiting.result()) is None:
-                        return
-                    yield response
-            await reader
+            while (response := await seat.outbox.get()) is not None and not reader.done():
+                yield response
+            if reader.done():
+                await reader
         finally:
             reader.cancel()
             seats.remove(seat)

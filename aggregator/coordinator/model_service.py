@@ -17,7 +17,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,6 +36,7 @@ from mpc_vote.pki.identity import Role
 from mpc_vote.privacy import accountant
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import common_pb2, model_pb2, model_pb2_grpc
+from mpc_vote.results import COMMONEST
 from mpc_vote.tasks import Task, agreement
 from mpc_vote.transport import rpc, tensors
 from mpc_vote.voting.limits import MAX_QUERY_BYTES
@@ -51,8 +52,27 @@ _TRIED = 100
 _MAX_CELLS = 1 << 24
 # Of the queries to learn from, as float32; a client may have rounds without end.
 _MAX_BYTES = 4 * MAX_QUERY_BYTES
+# Inputs of a prediction that are first mapped at a time, and how long that should take.
+_FIRST_STEP, _STEP_SECONDS = 64, 0.25
 # The newest, of which those that are alike are learnt from, where none is named.
 _MAX_ROUNDS = 10_000
+
+
+class _Question(NamedTuple):
+    """A model, where it is, whose inputs it takes, and inputs."""
+
+    model: model_pb2.Model
+    path: Path
+    task: Task | None
+    inputs: tensors.Array
+
+
+class _Loaded(NamedTuple):
+    """The model that was asked last, with what makes points of its inputs."""
+
+    path: Path
+    model: Classifier
+    features: FeatureMap
 
 
 class ModelServicer(model_pb2_grpc.ModelServiceServicer):
@@ -73,7 +93,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         # One client that uploads without end must not keep the others from training.
         self._places = AdmissionControl(1, refusal=ErrorKind.TRAINING_BUSY)
         self._turns = Turns()
-        self._loaded: tuple[Path, Classifier] | None = None
+        self._loaded: _Loaded | None = None
 
     async def health(self) -> Mapping[str, bool]:
         """Models depend on nobody."""
@@ -150,7 +170,16 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         self, request: model_pb2.PredictRequest, context: Any
     ) -> model_pb2.PredictResponse:
         client = rpc.caller().name
-        return await self._turns.do(client, self._predict, client, request)
+        asked = await self._turns.do(client, self._question, client, request)
+        labels: list[int] = []
+        step = _FIRST_STEP
+        # Between two parts others have their turn: a feature map may take seconds for some rows.
+        while len(labels) < len(asked.inputs):
+            rows = asked.inputs[len(labels) : len(labels) + step]
+            started = time.monotonic()
+            labels += await self._turns.do(client, self._predict, asked, rows)
+            step = 2 * step if time.monotonic() - started < _STEP_SECONDS else max(1, step // 2)
+        return model_pb2.PredictResponse(version=asked.model.version, labels=labels)
 
     def _rounds(self, client: str, request: model_pb2.TrainRequest) -> list[RoundRecord]:
         """In a thread: the rounds to learn from, which must be alike."""
@@ -213,6 +242,8 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
             factory = students.find_student(self._student)
             trained = students.check_model(factory.train(x, y, unlabelled, options), spec.classes)
             metrics = {str(name): float(value) for name, value in trained.metrics.items()}
+        # What a model that always says the commonest label would have, beside its `agreement`.
+        metrics[COMMONEST] = float(np.bincount(y).max() / y.size)
         spent = [Spec.parse(r.spec.SerializeToString()).mechanism for r in rounds]
         scratch = self._archive.scratch_model_path(secrets.token_hex(8))
         model = model_pb2.Model(
@@ -248,11 +279,10 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
                 else:
                     left.unlink()
 
-    def _predict(self, client: str, request: model_pb2.PredictRequest) -> model_pb2.PredictResponse:
-        """In a thread: what a model says of some inputs."""
+    def _question(self, client: str, request: model_pb2.PredictRequest) -> _Question:
+        """In a thread: the model that is asked, and sound inputs."""
         model = self._model(client, request)
-        student = model.student or students.DEFAULT
-        _check_installed(student)
+        _check_installed(model.student or students.DEFAULT)
         inputs = tensors.from_tensor(request.inputs, "inputs")
         check_rows(inputs, tensors.dtype_of(model.query_dtype), model.query_shape, "inputs")
         if len(inputs) == 0:
@@ -261,14 +291,19 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         task = self._archive.task(model.task_digest)
         if task is not None:
             agreement.check_rows(task, inputs, "inputs")
-        path = self._archive.model_path(client, model.version)
+        return _Question(model, self._archive.model_path(client, model.version), task, inputs)
+
+    def _predict(self, asked: _Question, rows: tensors.Array) -> list[int]:
+        """In a thread: what a model says of some inputs."""
+        student = asked.model.student or students.DEFAULT
         loaded = self._loaded
         with _told_to_clients(student):
-            if loaded is None or loaded[0] != path:
-                loaded = self._loaded = (path, students.find_student(student).load(path))
-            points = self._features(task)(inputs)
-            labels = students.predict(loaded[1], points, model.classes)
-        return model_pb2.PredictResponse(version=model.version, labels=labels)
+            if loaded is None or loaded.path != asked.path:
+                model = students.find_student(student).load(asked.path)
+                loaded = self._loaded = _Loaded(asked.path, model, self._features(asked.task))
+            points = loaded.features(rows)
+            labels = students.predict(loaded.model, points, asked.model.classes)
+        return [int(label) for label in labels]
 
     def _features(self, task: Task | None) -> FeatureMap:
         """What makes points of rows: a student learns from them as they are, or in the task's

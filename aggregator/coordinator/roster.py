@@ -244,6 +244,9 @@ def _quorum(
 ) -> tuple[int, int]:
     """Quorum and collusion bound, leaving out agents whose policy would refuse them.
 
+    Agents know none of a verified round's noise, so it has no collusion bound, and no agent is
+    asked about one.
+
     Where the plan is silent, the quorum is the largest that is no more than its part of the agents
     who accept it, and these are most of all. Each is asked about each quorum anew: an agent that
     would refuse every round must not make the quorum one that others refuse, and one that refuses
@@ -261,6 +264,8 @@ def _quorum(
     for quorum in [wanted] if plan.quorum else range(wanted, 0, -1):
         fitting = max(0, min(defaults.collusion, quorum - 1))
         collusion = plan.collusion if plan.HasField("collusion") else fitting
+        if verified is not False:
+            collusion = 0
         if not collusion < quorum <= len(agents):
             break
         whys = {one: _objection(one, sigma, quorum, collusion, verified) for one in policies}
@@ -307,9 +312,9 @@ def _objection(
         return f"wants sigma of at least {policy.min_sigma:g} (its --min-sigma)"
     if quorum < policy.min_quorum:
         return f"wants a quorum of at least {policy.min_quorum} (its --min-quorum)"
-    if collusion < policy.min_collusion:
+    if verified is False and collusion < policy.min_collusion:
         return f"wants a collusion bound of at least {policy.min_collusion} (its --min-collusion)"
-    if policy.max_honest and quorum - collusion > policy.max_honest:
+    if verified is False and policy.max_honest and quorum - collusion > policy.max_honest:
         return (
             f"wants noise that counts on {policy.max_honest} honest agents at most (--max-honest)"
         )

@@ -22,13 +22,12 @@ import numpy as np
 from aggregator.coordinator.archive import Archive, Labels
 from aggregator.coordinator.attendance import Attendance, Responses
 from aggregator.coordinator.spending import tell_charged, tell_free
-from mpc_vote.argmax.engine import reduced
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.privacy import accountant
 from mpc_vote.privacy.ledger import BudgetExhausted, Ledger
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import common_pb2, label_pb2, party_pb2, party_pb2_grpc
-from mpc_vote.transport import rpc, tensors
+from mpc_vote.transport import rpc
 from mpc_vote.voting import forecast
 from mpc_vote.voting.spec import Spec
 
@@ -45,6 +44,8 @@ _MOST_BYTES = 1 << 50
 # Of an error, for who is missing and why; and for each of them, a name at least.
 _TOLD_CHARACTERS = 1_800
 _LEAST_TOLD = 64
+# Of agents that prepare, and then that vote.
+_STEPS_TOLD = 20
 
 T = TypeVar("T")
 Event = label_pb2.RequestLabelsResponse
@@ -181,7 +182,10 @@ class RoundRunner:
         )
         await round_.tell(Event(opened=opened))
         request = party_pb2.OpenRoundRequest(spec=spec.wire)
-        await self._all(lambda stub: stub.OpenRound(request, timeout=_CALL_SECONDS))
+        # A party's first round of CrypTen's engines waits until CrypTen is imported.
+        loading = spec.seconds_left() if spec.engine_kind.slow_to_load else 0.0
+        patience = max(_CALL_SECONDS, loading)
+        await self._all(lambda stub: stub.OpenRound(request, timeout=patience))
         queries = self._archive.queries_path(spec.round_id)
         with self._attendance.announce(spec, queries) as responses:
             # A party that can't count, or would count with wrong preprocessing, says so before
@@ -240,29 +244,41 @@ class RoundRunner:
         stage = label_pb2.STAGE_VOTING if responses.started else label_pb2.STAGE_PREPARING
         what = "have voted" if responses.started else "are prepared"
         until = time.monotonic() + seconds
+        over = False
         while True:
             responses.changed.clear()
             answered = responses.done()
-            # No more events than agents, however often one changes its mind.
-            if answered > told:
+            over = over or not self._awaits(spec, responses) or _out_of_reach(spec, responses)
+            # A bounded number of events, however many agents there are, and however often one
+            # changes its mind; the last says how many there were.
+            step = 1 if over else max(1, len(spec.roster) // _STEPS_TOLD)
+            if told < 0 or answered >= told + step:
                 told = answered
                 detail = f"{answered} of {len(spec.roster)} agents {what}"
                 await round_.progress(stage, answered, len(spec.roster), detail)
-            awaited = responses.silent()
-            if answered >= spec.message.quorum:
-                # An agent that left may come back, but nobody waits for it once there are enough.
-                awaited = [agent for agent in awaited if self._attendance.attends(agent)]
-            elif responses.started:
-                # One that came back prepares anew. It is needed: others have spent by now.
-                answers = responses.submitted.keys() | responses.declined.keys()
-                unanswered = [agent for agent in spec.roster if agent not in answers]
-                awaited += [agent for agent in unanswered if self._attendance.attends(agent)]
-            if not awaited or _out_of_reach(spec, responses):
+            if over:
                 return
             try:
                 await asyncio.wait_for(responses.changed.wait(), max(0.0, until - time.monotonic()))
             except TimeoutError:
-                return
+                over = True
+
+    def _awaits(self, spec: Spec, responses: Responses) -> bool:
+        """Whether there is an agent that the round should wait for; asked after each answer, so the
+        first that is found will do."""
+        attends = self._attendance.attends
+        if responses.done() >= spec.message.quorum:
+            # An agent that left may come back, but nobody waits for it once there are enough.
+            return any(map(attends, responses.silent()))
+        if any(True for _ in responses.silent()):
+            return True
+        if not responses.started:
+            return False
+        # One that came back prepares anew. It is needed: others have spent by now.
+        return any(
+            agent not in responses.submitted and agent not in responses.declined and attends(agent)
+            for agent in spec.roster
+        )
 
     async def _contributors(self, spec: Spec, responses: Responses) -> list[party_pb2.Holding]:
         """Agents whose shares, of one and the same submission, every party holds."""
@@ -288,7 +304,8 @@ class RoundRunner:
         """All parties compute; their label shares are added up here, and only here."""
         spec = round_.spec
         request = party_pb2.AggregateRequest(round_id=spec.round_id, contributors=contributors)
-        totals = np.zeros(spec.rows, dtype=np.uint64)
+        code = spec.engine.label_code(spec.row_classes)
+        sums = np.zeros(spec.rows * code.per_row, dtype=np.uint64)
         step = spec.engine.block_rows(spec.row_classes)
         # By rank, the rows that have come: block by block, as the parties compute them.
         got = [0] * len(spec.parties)
@@ -304,14 +321,15 @@ class RoundRunner:
                     if not _plausible(statistics):
                         raise _bad_answer(spec, rank, "its statistics are not plausible")
                     continue
-                if len(response.shares.shares) % tensors.LABEL.itemsize:
-                    raise _bad_answer(spec, rank, "label shares are cut short")
-                shares = np.frombuffer(response.shares.shares, dtype=tensors.LABEL)
                 start, before = got[rank], min(got)
                 expected = min(step, spec.rows - start)
-                if not expected or (response.shares.offset, shares.size) != (start, expected):
+                if not expected or response.shares.offset != start:
                     raise _bad_answer(spec, rank, "label shares out of place")
-                totals[start : start + expected] += shares
+                try:
+                    shares = code.unpack(response.shares.shares, expected)
+                except ValueError as error:
+                    raise _bad_answer(spec, rank, str(error)) from error
+                sums[start * code.per_row :][: shares.size] += shares
                 got[rank] += expected
                 if (done := min(got)) > before:
                     detail = f"{done} of {spec.rows} labels"
@@ -330,14 +348,11 @@ class RoundRunner:
         # Before it is known whether there are labels: parties see by the groups of later rounds
         # what is taken over.
         self._round_trip = max(one.round_trip_seconds for one in statistics)
-        totals = reduced(totals, spec.row_classes)
-        if totals.max() >= spec.row_classes:
-            raise VoteError(
-                ErrorKind.ROUND_FAILED,
-                round=spec.round_id,
-                why="the shares do not add up to labels; a party or the dealer is faulty.",
-            )
-        return totals.astype(np.uint32), statistics
+        try:
+            return code.labels(sums), statistics
+        except ValueError as error:
+            why = f"{error}; a party or the dealer is faulty."
+            raise VoteError(ErrorKind.ROUND_FAILED, round=spec.round_id, why=why) from error
 
     def _completed(
         self,
@@ -349,6 +364,8 @@ class RoundRunner:
         """In a thread: what all rounds have cost takes a while where there are many plans."""
         spec, delta = round_.spec, round_.delta
         names = {holding.agent for holding in contributors}
+        # Where its time goes is said of one party: parts of several don't add up.
+        slowest = max(statistics, key=lambda s: s.seconds)
         cost = common_pb2.Cost(
             epsilon_agent=accountant.epsilon([spec.mechanism], Level.AGENT, delta),
             epsilon_instance=accountant.epsilon([spec.mechanism], Level.INSTANCE, delta),
@@ -357,10 +374,10 @@ class RoundRunner:
             total_epsilon_instance=self._ledger.spent(Level.INSTANCE, delta),
             mpc_rounds=max(s.rounds for s in statistics),
             mpc_bytes_per_party=max(s.bytes_sent for s in statistics),
-            mpc_seconds=max(s.seconds for s in statistics),
+            mpc_seconds=slowest.seconds,
             mpc_round_trip_seconds=max(s.round_trip_seconds for s in statistics),
-            mpc_preprocessing_seconds=max(s.preprocessing_seconds for s in statistics),
-            mpc_sum_seconds=max(s.sum_seconds for s in statistics),
+            mpc_preprocessing_seconds=slowest.preprocessing_seconds,
+            mpc_sum_seconds=slowest.sum_seconds,
             dealer_bytes=sum(s.dealer_bytes for s in statistics),
             upload_bytes_per_agent=max(responses.submitted.values(), default=0),
             seconds=time.monotonic() - round_.started,
@@ -460,7 +477,7 @@ def _missed(spec: Spec, present: set[str], responses: Responses) -> VoteError:
             round=spec.round_id,
             got=willing,
             want=want,
-            why=_over_budget(poor[0], absences),
+            why=_over_budget(poor, absences, responses),
         )
     # Long reasons hide nobody's name: where not everything fits, all have the same room.
     room = max(_LEAST_TOLD, _TOLD_CHARACTERS // max(1, len(absences)))
@@ -471,12 +488,29 @@ def _missed(spec: Spec, present: set[str], responses: Responses) -> VoteError:
     )
 
 
-def _over_budget(first: label_pb2.Absence, absences: Sequence[label_pb2.Absence]) -> str:
-    """The figures of the first that can't pay, and who else is missing; the log says more."""
-    figures = first.reason.partition(". ")[0].rstrip(".")
-    told = f"{first.agent}: {figures}"
-    names = ", ".join(one.agent for one in absences if one is not first)[:_TOLD_CHARACTERS]
-    return f"{told}; also missing: {names}" if names else told
+def _over_budget(
+    poor: Sequence[label_pb2.Absence], absences: Sequence[label_pb2.Absence], responses: Responses
+) -> str:
+    """The figures of the first that can't pay, and who else is missing; the log says more.
+
+    The round ends with the answer that puts a quorum out of reach: whoever had not answered by then
+    may be as poor.
+    """
+    first, *further = poor
+    known = {one.agent for one in poor}
+    others = [one.agent for one in absences if one.agent not in known]
+    groups = {
+        "nor can": [one.agent for one in further],
+        "no answer yet": [agent for agent in others if agent not in responses.declined],
+        "also missing": [agent for agent in others if agent in responses.declined],
+    }
+    why = first.reason.partition(". ")[0].rstrip(".")
+    told = f"{first.agent}: {why.replace(f' of agent {first.agent}', '')}"
+    room = _TOLD_CHARACTERS // len(groups)
+    for words, names in groups.items():
+        if names:
+            told += f"; {words}: {', '.join(names)[:room]}"
+    return told
 
 
 def _plausible(statistics: party_pb2.AggregateStatistics) -> bool:

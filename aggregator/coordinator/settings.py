@@ -72,7 +72,8 @@ class CoordinatorSettings(RoleSettings):
     collusion: int = Field(
         planning.COLLUSION,
         ge=0,
-        description="agents assumed to pool their noise, where a request does not say",
+        description="agents assumed to pool their noise in unverified rounds, where a request does "
+        "not say",
     )
     min_k: int = Field(1, ge=1, description="agents that count fewer neighbours are on no roster")
     max_k: int = Field(

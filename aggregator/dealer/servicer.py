@@ -15,10 +15,20 @@ import contextlib
 import dataclasses
 from collections import Counter, OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 from mpc_vote.errors import ErrorKind, VoteError
-from mpc_vote.mpc.cut_and_choose import MAX_COPIES, Session, commit, stream_keys
+from mpc_vote.mpc.cut_and_choose import (
+    LARGE_AT_ONCE,
+    LARGE_BYTES,
+    MADE_AT_ONCE,
+    MAX_COPIES,
+    Session,
+    commit,
+    stream_keys,
+)
 from mpc_vote.mpc.preprocessing import Item, PreprocessingPlan
 from mpc_vote.mpc.prg import SEED_BYTES
 from mpc_vote.pki.identity import NAME_PATTERN, Role
@@ -34,8 +44,6 @@ _LISTED = 8
 # Of all sessions: a commitment to each item in each copy, which waits in memory until all have read
 # it, and the plan.
 MAX_COMMITMENTS = MAX_REPEATED_ITEMS * MAX_COPIES + _LISTED * MAX_ITEMS
-# The largest take over a gigabyte each while they are made.
-_ITEMS_AT_ONCE = 2
 # Bytes that are made before it is looked whether anybody still wants them; but at least one item.
 _AT_A_STRETCH = 1 << 26
 # Of all sessions, what is made and not sent yet: at least two of the largest.
@@ -49,23 +57,43 @@ T = TypeVar("T")
 
 
 class _Workshop:
-    """Where items are made, a few at a time."""
+    """Where items are made: on all processors, but few of the largest at a time."""
 
     def __init__(self) -> None:
-        self._places = asyncio.Semaphore(_ITEMS_AT_ONCE)
+        self._places = asyncio.Semaphore(MADE_AT_ONCE)
+        self._large = asyncio.Semaphore(LARGE_AT_ONCE)
+        self._threads = ThreadPoolExecutor(MADE_AT_ONCE, thread_name_prefix="deal")
 
-    async def run(self, work: Callable[..., T], *given: Any) -> T:
-        """Does the work in a thread, which keeps its place to the end, also where nobody waits for
-        it any more: else parties that ask and hang up would have any number made at once."""
-        await self._places.acquire()
-        working = asyncio.ensure_future(asyncio.to_thread(work, *given))
-        working.add_done_callback(self._done)
+    async def run(self, item: Item[Any], wanted: Callable[[], None], work: Callable[[], T]) -> T:
+        """Does the work on an item in a thread, which keeps its place to the end, also where nobody
+        waits for it any more: else parties that ask and hang up would have any number made at once.
+        `wanted` raises where nobody waits when its turn comes."""
+        places = [self._places]
+        if item.correction_bytes > LARGE_BYTES:
+            places.insert(0, self._large)
+        taken: list[asyncio.Semaphore] = []
+        try:
+            for place in places:
+                await place.acquire()
+                taken.append(place)
+            wanted()
+            working = asyncio.get_running_loop().run_in_executor(self._threads, work)
+        except BaseException:
+            _release(taken)
+            raise
+        working.add_done_callback(lambda done: _done(done, taken))
         return await asyncio.shield(working)
 
-    def _done(self, working: asyncio.Future[Any]) -> None:
-        self._places.release()
-        # Who no longer waits for it does not want to know how it ended.
-        _ = working.cancelled() or working.exception()
+
+def _release(places: Sequence[asyncio.Semaphore]) -> None:
+    for place in places:
+        place.release()
+
+
+def _done(working: asyncio.Future[Any], places: Sequence[asyncio.Semaphore]) -> None:
+    _release(places)
+    # Who no longer waits for it does not want to know how it ended.
+    _ = working.cancelled() or working.exception()
 
 
 class _Unsent:
@@ -164,13 +192,20 @@ class _Deal:
             self._digests = []
 
     async def _commit(self, index: int, item: Item[Any]) -> bytes:
-        """To an item in all copies; a session that ends meanwhile is left soon."""
-        keys, made = self._keys, b""
+        """To an item in all copies, side by side; a session that ends meanwhile is left soon."""
+        keys = self._keys
         step = max(1, _AT_A_STRETCH // max(1, item.correction_bytes))
-        for start in range(0, len(keys), step):
-            made += await self._workshop.run(commit, item, keys[start : start + step], index)
-            self.check_open()
-        return made
+        step = min(step, -(-len(keys) // MADE_AT_ONCE))
+
+        async def made(start: int) -> bytes:
+            some = keys[start : start + step]
+            return await self._workshop.run(
+                item, self.check_open, lambda: commit(item, some, index)
+            )
+
+        pieces = await asyncio.gather(*map(made, range(0, len(keys), step)))
+        self.check_open()
+        return b"".join(pieces)
 
     def collect(self, copy: int) -> Sequence[bytes]:
         """The keys of a copy by rank; all others are forgotten, and only the plan is kept."""
@@ -286,7 +321,8 @@ class DealerServicer(dealer_pb2_grpc.DealerServiceServicer):
         held = [object(), object()]
 
         async def make(index: int, item: Item[Any]) -> None:
-            made = await self._workshop.run(item.correct, keys, index)
+            work = partial(item.correct, keys, index)
+            made = await self._workshop.run(item, deal.check_open, work)
             self._unsent.put(held[index % 2], made)
 
         ahead: asyncio.Task[None] | None = None

@@ -15,8 +15,10 @@ import contextlib
 import dataclasses
 import logging
 import queue
+import threading
 import traceback
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import grpc
@@ -40,12 +42,15 @@ M = TypeVar("M")
 
 
 class PreprocessingPool:
-    """Room for preprocessing that waits to be used, in bytes."""
+    """Room for preprocessing that waits to be used, in bytes. It is reserved on the loop, and given
+    back by any thread: the loop is woken only where somebody waits for it."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._held = 0
-        self._changed = asyncio.Event()
+        self._lock = threading.Lock()
+        # Of each who waits, how to tell it.
+        self._waiting: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
 
     @property
     def held(self) -> int:
@@ -54,20 +59,36 @@ class PreprocessingPool:
 
     async def reserve(self, size: int, wanted: asyncio.Event) -> None:
         """Waits for room, or until the item is wanted at once."""
-        while self._held + size > self._capacity and not wanted.is_set():
-            self._changed.clear()
-            waits = [asyncio.ensure_future(e.wait()) for e in (self._changed, wanted)]
+        changed, loop = asyncio.Event(), asyncio.get_running_loop()
+        while not self._taken(size, wanted.is_set(), changed, loop):
+            waits = [asyncio.ensure_future(e.wait()) for e in (changed, wanted)]
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 for wait in waits:
                     wait.cancel()
-        self._held += size
+                with self._lock:
+                    self._waiting.pop(changed, None)
+            changed.clear()
+
+    def _taken(
+        self, size: int, at_once: bool, changed: asyncio.Event, loop: asyncio.AbstractEventLoop
+    ) -> bool:
+        """Whether there was room; else whoever gives some back tells."""
+        with self._lock:
+            if self._held + size > self._capacity and not at_once:
+                self._waiting[changed] = loop
+                return False
+            self._held += size
+            return True
 
     def release(self, size: int) -> None:
-        """Gives room back."""
-        self._held -= size
-        self._changed.set()
+        """Gives room back, from whichever thread."""
+        with self._lock:
+            self._held -= size
+            told = list(self._waiting.items())
+        for changed, loop in told:
+            loop.call_soon_threadsafe(changed.set)
 
 
 async def ask(channel: grpc.aio.Channel, session: Session, rank: int, timeout: float) -> Grant:
@@ -136,6 +157,76 @@ def _malformed(why: str) -> VoteError:
     return VoteError(ErrorKind.ANSWER_MALFORMED, who="The dealer", why=why)
 
 
+class _Collection:
+    """The corrections of the copy in use, as the dealer sends them to the last party."""
+
+    def __init__(self, channel: grpc.aio.Channel, drawn: Drawn, timeout: float) -> None:
+        request = dealer_pb2.CollectRequest(session_id=drawn.session_id, copy=drawn.copy)
+        self._call = dealer_pb2_grpc.DealerServiceStub(channel).Collect(request)
+        self._timeout = timeout
+        self._collected = 0
+        self.received_bytes = 0
+
+    async def next(self, size: int) -> bytes:
+        """The next correction, of so many bytes."""
+        pieces: list[bytes] = []
+        missing = size
+        while missing:
+            response = await _read(self._call, dealer_pb2.CollectResponse, self._timeout)
+            self.received_bytes += response.ByteSize()
+            # Of empty pieces there could be any number, each in time.
+            if response.offset != self._collected or not response.data:
+                raise _malformed("its corrections have gaps")
+            # There is room for this item and no other.
+            if len(response.data) > missing:
+                raise _malformed("a piece of its corrections is of two items")
+            self._collected += len(response.data)
+            missing -= len(response.data)
+            pieces.append(response.data)
+        return b"".join(pieces)
+
+    def close(self) -> None:
+        self._call.cancel()
+
+
+def _compare(
+    drawn: Drawn,
+    key: bytes,
+    index: int,
+    correction: bytes,
+    on_caught: Callable[[DealerCaught], None],
+) -> None:
+    """Catches a dealer that sends another correction than it committed to.
+
+    The key is given, as the preprocessing may be closed, and have forgotten it, before a thread is
+    free: whoever compared without it would blame an honest dealer.
+    """
+    if commitment(correction, key, index) != drawn.digests[index]:
+        error = drawn.wrong(f"item {index} is not what it committed to")
+        on_caught(error)
+        raise error
+
+
+async def collect(
+    channel: grpc.aio.Channel,
+    drawn: Drawn,
+    plan: PreprocessingPlan,
+    timeout: float,
+    on_caught: Callable[[DealerCaught], None],
+) -> list[bytes]:
+    """All corrections of the copy that the parties drew, compared with the dealer's commitments."""
+    collection = _Collection(channel, drawn, timeout)
+    try:
+        corrections = []
+        for index, item in enumerate(plan):
+            correction = await collection.next(item.correction_bytes)
+            await asyncio.to_thread(_compare, drawn, drawn.key, index, correction, on_caught)
+            corrections.append(correction)
+        return corrections
+    finally:
+        collection.close()
+
+
 class DealtPreprocessing:
     """Preprocessing of one session. It is made on the loop; `take` runs in the engine's thread."""
 
@@ -148,8 +239,10 @@ class DealtPreprocessing:
         pool: PreprocessingPool,
         timeout: float,
         on_caught: Callable[[DealerCaught], None] = lambda _: None,
+        corrections: Sequence[bytes] | None = None,
     ) -> None:
-        """Starts to fetch the copy that the parties drew; `on_caught` is called in any thread."""
+        """Starts to fetch the copy that the parties drew, or to expand it where the last party has
+        its corrections already; `on_caught` is called in any thread."""
         self._drawn = dataclasses.replace(drawn, key=b"")
         self._on_caught = on_caught
         self._plan = plan
@@ -157,18 +250,23 @@ class DealtPreprocessing:
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
         self._key = drawn.key
-        self._pending = bytearray()
-        self._collected = 0
+        self._corrections = None if corrections is None else deque(corrections)
         self._ready: queue.SimpleQueue[tuple[Item[Any], Any] | VoteError] = queue.SimpleQueue()
         self._wanted = asyncio.Event()
+        self._lock = threading.Lock()
         self._held = 0
         self.context = drawn.context
-        self.received_bytes = drawn.heard_bytes
-        self._call: Any = None
-        if last:
-            request = dealer_pb2.CollectRequest(session_id=drawn.session_id, copy=drawn.copy)
-            self._call = dealer_pb2_grpc.DealerServiceStub(channel).Collect(request)
+        self._heard_bytes = drawn.heard_bytes + sum(map(len, corrections or ()))
+        self._collection: _Collection | None = None
+        if last and corrections is None:
+            self._collection = _Collection(channel, drawn, timeout)
         self._fetching = asyncio.create_task(self._fetch())
+
+    @property
+    def received_bytes(self) -> int:
+        """What the dealer has sent."""
+        collected = 0 if self._collection is None else self._collection.received_bytes
+        return self._heard_bytes + collected
 
     async def ready(self) -> None:
         """Waits until all that the pool has room for is there: for measuring."""
@@ -193,15 +291,16 @@ class DealtPreprocessing:
         planned, part = found
         if planned != item:
             raise VoteError(ErrorKind.DEAL_INVALID, why="the engine left its plan")
-        self._loop.call_soon_threadsafe(self._release, item.part_bytes)
+        self._release(item.part_bytes)
         result: P = part
         return result
 
     def close(self) -> None:
         """Ends the stream, gives the room back and forgets the key; an engine that waits fails."""
-        if self._call is not None:
-            self._call.cancel()
+        if self._collection is not None:
+            self._collection.close()
         self._fetching.cancel()
+        self._corrections = None
         self._release(self._held)
         with contextlib.suppress(queue.Empty):
             while True:
@@ -215,54 +314,39 @@ class DealtPreprocessing:
         try:
             for index, item in enumerate(self._plan):
                 await self._pool.reserve(item.part_bytes, self._wanted)
-                self._held += item.part_bytes
-                correction = None
-                if self._call is not None:
-                    correction = await self._bytes(item.correction_bytes)
-                part = await asyncio.to_thread(self._part, self._key, item, index, correction)
+                with self._lock:
+                    self._held += item.part_bytes
+                correction, compared = None, self._corrections is not None
+                if self._corrections is not None:
+                    correction = self._corrections.popleft()
+                elif self._collection is not None:
+                    correction = await self._collection.next(item.correction_bytes)
+                part = await asyncio.to_thread(
+                    self._part, self._key, item, index, correction, compared
+                )
                 self._wanted.clear()
                 self._ready.put((item, part))
             self._ready.put(VoteError(ErrorKind.DEAL_INVALID, why="the engine left its plan"))
         except VoteError as error:
             # It is kept, and must not keep what was being read.
             traceback.clear_frames(error.__traceback__)
-            self._pending.clear()
             self._ready.put(error)
         except Exception as error:
             log.exception("dealing failed")
             why = type(error).__name__
             self._ready.put(VoteError(ErrorKind.INTERNAL, who="The dealing", why=why))
 
-    def _part(self, key: bytes, item: Item[P], index: int, correction: bytes | None) -> P:
-        """This party's share of an item; a correction is only used if it is the one committed to.
-
-        The key is given, as the preprocessing may be closed, and have forgotten it, before a thread
-        is free: whoever compared without it would blame an honest dealer.
-        """
-        digest = self._drawn.digests[index]
-        if correction is not None and commitment(correction, key, index) != digest:
-            error = self._drawn.wrong(f"item {index} is not what it committed to")
-            self._on_caught(error)
-            raise error
+    def _part(
+        self, key: bytes, item: Item[P], index: int, correction: bytes | None, compared: bool
+    ) -> P:
+        """This party's share of an item; a correction is only used if it is the one committed
+        to."""
+        if correction is not None and not compared:
+            _compare(self._drawn, key, index, correction, self._on_caught)
         return item.expand(key, index, correction)
 
     def _release(self, size: int) -> None:
-        size = min(size, self._held)
-        self._held -= size
+        with self._lock:
+            size = min(size, self._held)
+            self._held -= size
         self._pool.release(size)
-
-    async def _bytes(self, size: int) -> bytes:
-        while len(self._pending) < size:
-            response = await _read(self._call, dealer_pb2.CollectResponse, self._timeout)
-            self.received_bytes += response.ByteSize()
-            # Of empty pieces there could be any number, each in time.
-            if response.offset != self._collected or not response.data:
-                raise _malformed("its corrections have gaps")
-            # The pool has room for this item and no other.
-            if len(self._pending) + len(response.data) > size:
-                raise _malformed("a piece of its corrections is of two items")
-            self._collected += len(response.data)
-            self._pending += response.data
-        data = bytes(self._pending)
-        self._pending.clear()
-        return data

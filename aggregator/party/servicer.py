@@ -15,7 +15,7 @@ import logging
 import time
 import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -23,17 +23,18 @@ from typing import Any, TypeVar
 from aggregator.party.committee import Committee
 from aggregator.party.dealer_mark import DealerMark
 from aggregator.party.journal import RoundJournal
+from aggregator.party.offline import OfflinePhase
 from aggregator.party.peers import PeerChannel
-from aggregator.party.preprocessing import DealtPreprocessing, PreprocessingPool, ask
-from mpc_vote.argmax.engine import reduced
+from aggregator.party.preprocessing import DealtPreprocessing, PreprocessingPool
+from aggregator.party.stock import Stock
 from mpc_vote.errors import ErrorKind, VoteError
-from mpc_vote.mpc.cut_and_choose import DealerCaught, Drawn, Grant, Session, choose
+from mpc_vote.mpc.cut_and_choose import DealerCaught
 from mpc_vote.mpc.preprocessing import Item, P
-from mpc_vote.mpc.prg import SEED_BYTES, Words
+from mpc_vote.mpc.prg import SEED_BYTES
 from mpc_vote.mpc.sharing import Share
 from mpc_vote.pki.identity import Identity, Role
 from mpc_vote.proto.mpcvote.v1 import party_pb2, party_pb2_grpc
-from mpc_vote.transport import rpc, tensors
+from mpc_vote.transport import rpc
 from mpc_vote.voting.aggregation import Totals
 from mpc_vote.voting.limits import MAX_SHARE_BYTES, SUBMISSION_ID_BYTES
 from mpc_vote.voting.spec import Spec
@@ -49,6 +50,8 @@ _HEADER_SECONDS = 30.0
 _MAX_HEADER_BYTES = 1_024
 # How long after its deadline a round may still be aggregated.
 _LINGER_SECONDS = 600.0
+# How long measured round trips are good for.
+_TRIPS_SECONDS = 10.0
 
 T = TypeVar("T")
 
@@ -88,14 +91,14 @@ class _Session:
     preprocessing_seconds: float
     sum_seconds: float = 0.0
 
-    def label_shares(self, rows: int) -> Words:
-        """This party's share of the winners of the next rows."""
+    def label_shares(self, rows: int) -> bytes:
+        """This party's shares of the winners of the next rows, as they are sent."""
         spec = self.spec
         started, waited = time.monotonic(), self.preprocessing_seconds
         totals = self.totals.take(rows, self.channel, self)
         self.sum_seconds += time.monotonic() - started - (self.preprocessing_seconds - waited)
         labels = spec.engine.run(totals, spec.row_classes, self.channel, self)
-        return reduced(labels, spec.row_classes)
+        return spec.engine.label_code(spec.row_classes).pack(labels)
 
     def take(self, item: Item[P]) -> P:
         """The next item of preprocessing, for the engine."""
@@ -115,17 +118,25 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         mark: DealerMark,
         pool_bytes: int,
         deal_copies: int,
+        stock: Stock | None = None,
     ) -> None:
+        """Within a running loop. Without a stock nothing is dealt ahead of its round."""
         self._committee = committee
         self._journal = journal
         self._mark = mark
         self._pool = PreprocessingPool(pool_bytes)
-        self._copies = deal_copies
+        self._stock = stock
         self._rounds: dict[str, _Round] = {}
         self._uploads: Counter[str] = Counter()
+        # When they were measured, and what they are.
+        self._trips: tuple[float, list[float]] | None = None
         # Sessions run side by side: with a queue, two parties could take two rounds in different
         # orders, and each would wait for the other.
         self._threads = ThreadPoolExecutor(MAX_OPEN_ROUNDS, thread_name_prefix="engine")
+        self._loop = asyncio.get_running_loop()
+        self._offline = OfflinePhase(
+            committee, deal_copies, self._pool, stock, self._threads, self._caught
+        )
 
     async def health(self) -> Mapping[str, bool]:
         """A party can work when it reaches its peers and a dealer that it has not caught."""
@@ -166,9 +177,9 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         full = held + sum(one.held for one in self._rounds.values()) > MAX_SHARE_BYTES
         if full or len(self._rounds) >= MAX_OPEN_ROUNDS:
             raise VoteError(ErrorKind.SERVICE_BUSY, got=len(self._rounds), retry_after=5.0)
-        preprocessing = asyncio.create_task(self._deal(spec))
+        preprocessing = asyncio.create_task(self._offline.prepare(spec, rpc.caller()))
         preprocessing.add_done_callback(_forget_failure)
-        trips = asyncio.create_task(own.round_trips())
+        trips = asyncio.create_task(self._round_trips())
         marked = asyncio.create_task(asyncio.to_thread(self._journal.open, spec.round_id))
         round_ = _Round(spec, rpc.caller(), held, preprocessing, trips, marked)
         self._rounds[spec.round_id] = round_
@@ -272,6 +283,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
         shares = await self._commit(round_, request.contributors)
         spec = round_.spec
         with contextlib.ExitStack() as stack:
+            stack.enter_context(self._offline.busy())
             started = time.monotonic()
             stack.callback(round_.drop_preprocessing)
             preprocessing = await self._outcome(round_, round_.preprocessing)
@@ -289,9 +301,7 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
                 )
                 # Of several lies one may not have been drawn, and be in use here.
                 self._mark.refuse()
-                label_shares = party_pb2.LabelShares(
-                    offset=start, shares=labels.astype(tensors.LABEL).tobytes()
-                )
+                label_shares = party_pb2.LabelShares(offset=start, shares=labels)
                 yield party_pb2.AggregateResponse(shares=label_shares)
             statistics = party_pb2.AggregateStatistics(
                 rounds=channel.traffic.rounds,
@@ -299,13 +309,23 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
                 bytes_received=channel.traffic.bytes_received,
                 dealer_bytes=preprocessing.received_bytes,
                 seconds=time.monotonic() - started,
-                round_trip_seconds=max(await self._outcome(round_, round_.round_trips)),
+                round_trip_seconds=max(
+                    await self._outcome(round_, round_.round_trips), default=0.0
+                ),
                 preprocessing_seconds=session.preprocessing_seconds,
                 sum_seconds=session.sum_seconds,
             )
             yield party_pb2.AggregateResponse(statistics=statistics)
             await channel.finish()
         log.info("round %s aggregated: %d agents", spec.round_id, len(shares))
+        self._offline.replenish(spec, round_.opened_by)
+
+    async def _round_trips(self) -> list[float]:
+        """To each peer, as measured lately: rounds that follow each other don't wait for it."""
+        now = time.monotonic()
+        if self._trips is None or now - self._trips[0] > _TRIPS_SECONDS:
+            self._trips = (now, await self._committee.round_trips())
+        return self._trips[1]
 
     async def _ready(self, spec: Spec) -> None:
         """Imports what the round's engine needs, before its count, or refuses what isn't there."""
@@ -325,54 +345,21 @@ class PartyServicer(party_pb2_grpc.PartyServiceServicer):
             raise VoteError(ErrorKind.ROUND_CLOSED, round=round_.spec.round_id, why=why)
         return work.result()
 
-    async def _deal(self, spec: Spec) -> DealtPreprocessing:
-        plan = await asyncio.to_thread(spec.plan)
-        own = self._committee
-        session = Session(spec.round_id, own.parties, plan, self._copies)
-        dealer, timeout = own.dealer_channel, own.exchange_seconds
-        drawn = await self._choose(spec, await ask(dealer, session, own.rank, timeout))
-        return DealtPreprocessing(
-            dealer, drawn, plan, own.is_last, self._pool, timeout, self._catcher()
-        )
-
-    def _catcher(self) -> Callable[[DealerCaught], None]:
-        """To be called, in any thread, where the dealer is caught: whoever waits for the outcome
-        may have given up. From then on no label share leaves, also of rounds that are being
-        counted; the mark is on disk when it returns, and all open rounds end."""
-        loop = asyncio.get_running_loop()
-
-        def catch(error: DealerCaught) -> None:
-            self._mark.set(error)
-            loop.call_soon_threadsafe(self._end_rounds)
-
-        return catch
+    def _caught(self, error: DealerCaught) -> None:
+        """To be called, in any thread, where the dealer is caught. From then on no label share
+        leaves, also of rounds that are being counted; the mark is on disk when it returns, and all
+        open rounds and the stock end."""
+        self._mark.set(error)
+        self._loop.call_soon_threadsafe(self._end_rounds)
 
     def _end_rounds(self) -> None:
         """Nothing that this dealer dealt is used any more."""
+        if self._stock is not None:
+            self._stock.clear()
         for round_ in self._rounds.values():
             round_.closed = round_.closed or "the dealer was caught"
             round_.shares.clear()
             round_.drop_preprocessing()
-
-    async def _choose(self, spec: Spec, grant: Grant) -> Drawn:
-        """Draws a copy with the peers and checks the others."""
-        context = deal_context(spec, grant.transcript())
-        channel = await self._committee.join(f"{spec.round_id}.deal", context)
-        catch = self._catcher()
-
-        def checked() -> Drawn:
-            try:
-                return choose(grant, channel)
-            except DealerCaught as error:
-                catch(error)
-                raise
-
-        try:
-            drawn = await asyncio.get_running_loop().run_in_executor(self._threads, checked)
-            await channel.finish()
-            return drawn
-        finally:
-            channel.close()
 
     async def _commit(
         self, round_: _Round, contributors: Sequence[party_pb2.Holding]
@@ -461,11 +448,6 @@ def _forget_failure(preprocessing: asyncio.Task[DealtPreprocessing]) -> None:
 def _close_preprocessing(preprocessing: asyncio.Task[DealtPreprocessing]) -> None:
     if not preprocessing.cancelled() and preprocessing.exception() is None:
         preprocessing.result().close()
-
-
-def deal_context(spec: Spec, transcript: bytes) -> bytes:
-    """What the parties must agree on before they draw a copy: the spec, and whose seeds."""
-    return hashlib.sha256(spec.digest + transcript).digest()
 
 
 def count_context(

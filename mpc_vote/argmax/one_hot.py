@@ -81,6 +81,6 @@ def one_hot(labels: Words, item: Rotation, part: RotationPart, channel: Openings
     """This party's shares of the one-hot rows, modulo 2^64."""
     bits = label_bits(item.classes)
     payloads = channel.exchange(ring.pack_planes(labels - part.position, bits))
-    opened = np.add.reduce([ring.unpack_planes(p, bits, item.rows) for p in payloads])
+    opened = ring.add_planes(payloads, bits, item.rows)
     places = (np.arange(item.classes) - opened[:, None].astype(np.intp)) % item.places
     return np.take_along_axis(part.unit, places, axis=1)

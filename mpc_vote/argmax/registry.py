@@ -13,10 +13,11 @@ from typing import Any, ClassVar
 
 from mpc_vote.argmax.crypten.engine import CryptenArgmax, MaxMethod
 from mpc_vote.argmax.crypten.triples import Triples
-from mpc_vote.argmax.engine import Engine
+from mpc_vote.argmax.engine import Engine, Schedule
 from mpc_vote.argmax.table.engine import TableArgmax
-from mpc_vote.argmax.table.grouping import choose_groups
+from mpc_vote.argmax.table.grouping import choose_schedule
 from mpc_vote.argmax.table.level import MAX_BITS, MIN_BITS, LevelTables
+from mpc_vote.argmax.table.marks import MarkTables
 from mpc_vote.mpc import ring
 from mpc_vote.mpc.preprocessing import Item
 from mpc_vote.proto.mpcvote.v1 import common_pb2
@@ -28,6 +29,9 @@ class EngineKind(ABC):
 
     items: ClassVar[tuple[type[Item[Any]], ...]]
     """The preprocessing that it may ask the dealer for."""
+
+    slow_to_load: ClassVar[bool] = False
+    """Whether the first `load` of a process takes seconds, on a busy machine ten and more."""
 
     @property
     @abstractmethod
@@ -43,17 +47,20 @@ class EngineKind(ABC):
     def ring_bits(self, bound: int) -> int:
         """The ring in which it takes totals up to `bound` in absolute value."""
 
-    def groups(self, rows: int, classes: int, parties: int, round_trip: float) -> tuple[int, ...]:
-        """Sizes of the groups in which classes meet, by level; empty if all meet at once."""
-        return ()
+    def schedule(
+        self, bits: int, rows: int, classes: int, parties: int, round_trip: float
+    ) -> Schedule:
+        """The quickest way for so many rows of totals modulo 2^bits, among parties that are
+        `round_trip` seconds apart."""
+        return Schedule()
 
     def load(self) -> None:  # noqa: B027, most need nothing
         """Imports what running it needs beside this project, which may take seconds; raises
         `ModuleNotFoundError` where that is not installed."""
 
     @abstractmethod
-    def make(self, bits: int, groups: Sequence[int] = ()) -> Engine:
-        """An engine for totals modulo 2^bits."""
+    def make(self, bits: int, groups: Sequence[int] = (), two_rounds: bool = False) -> Engine:
+        """An engine for totals modulo 2^bits, with a schedule's groups and rounds."""
 
     def __repr__(self) -> str:
         return f"<engine {self.name}>"
@@ -68,26 +75,29 @@ def _registered(name: str) -> EngineKind:
 
 
 class Table(EngineKind):
-    """Ours: three rounds for each level, whatever the number of parties."""
+    """Ours: three rounds for each level, or two for all, whatever the number of parties."""
 
-    items = (LevelTables,)
+    items = (LevelTables, MarkTables)
     name = "table"
     code = common_pb2.ENGINE_TABLE
 
     def ring_bits(self, bound: int) -> int:
         return min(MAX_BITS, max(MIN_BITS, ring.bits_for(bound)))
 
-    def groups(self, rows: int, classes: int, parties: int, round_trip: float) -> tuple[int, ...]:
-        return choose_groups(rows, classes, parties, round_trip)
+    def schedule(
+        self, bits: int, rows: int, classes: int, parties: int, round_trip: float
+    ) -> Schedule:
+        return choose_schedule(bits, rows, classes, parties, round_trip)
 
-    def make(self, bits: int, groups: Sequence[int] = ()) -> Engine:
-        return TableArgmax(bits, groups)
+    def make(self, bits: int, groups: Sequence[int] = (), two_rounds: bool = False) -> Engine:
+        return TableArgmax(bits, groups, two_rounds=two_rounds)
 
 
 class Crypten(EngineKind):
     """CrypTen's own argmax, with one of its methods."""
 
     items = (Triples,)
+    slow_to_load = True
 
     def __init__(self, method: MaxMethod, code: common_pb2.Engine.ValueType) -> None:
         self._method = method
@@ -112,9 +122,9 @@ class Crypten(EngineKind):
         # Parties of one machine share its cores; the tensors are small, and one thread is as fast.
         torch.set_num_threads(1)
 
-    def make(self, bits: int, groups: Sequence[int] = ()) -> Engine:
+    def make(self, bits: int, groups: Sequence[int] = (), two_rounds: bool = False) -> Engine:
         want = CryptenArgmax.ring_bits
-        if bits != want or groups:
+        if bits != want or groups or two_rounds:
             raise ValueError(f"the engine {self.name} has a ring of {want} bits, no groups")
         return CryptenArgmax(self._method)
 

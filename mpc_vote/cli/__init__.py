@@ -92,6 +92,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"mpc-vote {given[0]}: error: {_advice(given[0], package)}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # before the command itself began
+        print(f"mpc-vote {given[0]}: error: interrupted", file=sys.stderr)
+        return 130
     why = f"there is no command {given[0]!r}{meant(given[0], _COMMANDS)}"
     print(f"mpc-vote: error: {why}\n\n{_usage()}", file=sys.stderr)
     return 2

@@ -15,13 +15,12 @@ from mpc_vote.app.config import Address, Ballot, ConfigError, LogLevel, Name, Po
 from mpc_vote.app.process import CommandError
 from mpc_vote.cli.common import check_writable, console, counted, write_json
 from mpc_vote.client import AsyncLabelClient
-from mpc_vote.privacy import noise
 from mpc_vote.privacy.accountant import epsilon
 from mpc_vote.privacy.ledger import LedgerView, Spend
-from mpc_vote.privacy.mechanisms import Level, SkellamVote
+from mpc_vote.privacy.mechanisms import Level, Mechanism
 from mpc_vote.privacy.rounding import round_down, round_up
 from mpc_vote.voting.ballots import KNN_COUNT
-from mpc_vote.voting.charge import charge
+from mpc_vote.voting.charge import usual_charge
 from mpc_vote.voting.limits import MAX_K
 
 LEDGER = "ledger.db"
@@ -123,20 +122,11 @@ def _of_ledger(out: Console, settings: BudgetSettings, path: Path) -> dict[str, 
     return figures
 
 
-def _one_query(settings: BudgetSettings, sigma: float) -> SkellamVote:
+def _one_query(settings: BudgetSettings, sigma: float) -> Mechanism:
     """What the service charges for a query with this noise."""
-    kind = settings.ballot
+    kind, ks, tau = settings.ballot, settings.k, settings.tau
     try:
-        ks = settings.k
-        bits = kind.default_fraction_bits(ks)
-        return charge(
-            kind,
-            queries=1,
-            variance=noise.per_agent_variance(sigma, bits, quorum=1, collusion=0),
-            fraction_bits=bits,
-            ks=ks,
-            tau=settings.tau,
-        )
+        return usual_charge(kind, queries=1, sigma=sigma, ks=ks, tau=tau)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 

@@ -30,6 +30,9 @@ from mpc_vote.data.readers.output import TABLES, check_output
 from mpc_vote.tasks import Task, TaskError
 from mpc_vote.voting.ballots import BALLOTS
 
+LABELS = (".npy", *TABLES)
+"""Endings of files that labels are written to."""
+
 
 class ClientSettings(Settings):
     """What every command that calls the service has."""
@@ -133,6 +136,14 @@ def check_writable(path: Path | str | None) -> None:
         raise CommandError(f"can't write {path}: {error.strerror}") from error
 
 
+def check_ending(path: Path | None, known: Sequence[str]) -> None:
+    """Refuses a name that does not say which of the known formats is meant."""
+    if path is not None and path.suffix.lower() not in known:
+        *others, last = known
+        endings = f"{', '.join(others)} or {last}" if others else last
+        raise CommandError(f"{path}: such a file is not written here: name it {endings}")
+
+
 def load_task(path: Path | None) -> Task | None:
     """The task of a file, if one is named."""
     try:
@@ -160,6 +171,7 @@ def read_rows(path: Path, task: Task | None, bad_rows: BadRows = "refuse") -> In
 
 def check_labels_file(path: Path | None, task: Task | None) -> None:
     """Refuses a file that labels can't be written to, before anything is spent for them."""
+    check_ending(path, LABELS)
     check_writable(path)
     if path is None or path.suffix.lower() not in TABLES:
         return
@@ -185,8 +197,7 @@ def write_labels(
     """
     if path.suffix.lower() in TABLES and task is not None:
         if inputs is None:
-            lines = range(1, len(labels) + 1)
-            inputs = Inputs(Path(), labels, lines, [], label_column(task))
+            inputs = _in_order(labels, task)
         names: list[str | None] = [None] * len(inputs)
         places = range(len(inputs)) if asked is None else asked.tolist()
         for place, name in zip(places, label_names(labels, task), strict=True):
@@ -198,6 +209,17 @@ def write_labels(
         labels[asked] = some
     with path.open("wb") as file:
         np.save(file, labels)
+
+
+def _in_order(labels: npt.NDArray[np.int64], task: Task) -> Inputs:
+    """Queries that nothing but their order is known of."""
+    import pyarrow as pa
+
+    from mpc_vote.data.readers.sheet import Sheet
+
+    places = range(1, len(labels) + 1)
+    sheet = Sheet(Path(), pa.table({"query": pa.array(places)}), places)
+    return Inputs(Path(), labels, places, [], label_column(task), sheet)
 
 
 def read_array(path: Path) -> npt.NDArray[Any]:

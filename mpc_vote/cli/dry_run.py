@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mpc_vote.cli.plan.report import forecast_figures
-from mpc_vote.cli.plan.words import labels
+from mpc_vote.cli.plan.words import labels, told_noise
 from mpc_vote.privacy.rounding import round_up
 from mpc_vote.voting.round_plan import RoundPlan
 
@@ -30,7 +30,8 @@ def show(
     table.add_row("agents", Text(f"{len(planned.agents)}: {', '.join(planned.agents)}"))
     for agent, reason in planned.left_out.items():
         table.add_row("  left out", Text(f"{agent}: {reason}"))
-    table.add_row("quorum", f"{planned.quorum}, {planned.collusion} may collude")
+    table.add_row("quorum", str(planned.quorum))
+    table.add_row("noise", told_noise(planned.verified, planned.sigma, planned.collusion))
     table.add_row("ballots", _ballots(planned))
     table.add_row("engine", f"{planned.engine}, ring of {planned.ring_bits} bits")
     for party in planned.unready_parties:
@@ -61,7 +62,7 @@ def show(
 
 def _round(planned: RoundPlan) -> str:
     what = "attributes" if planned.ballot.attributes else "classes"
-    told = f"{planned.queries} queries, {planned.classes} {what}, sigma {planned.sigma:g}"
+    told = f"{planned.queries} queries, {planned.classes} {what}"
     return f"{told}, task {planned.task}" if planned.task else told
 
 

@@ -17,8 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from mpc_vote.app import process
-from mpc_vote.app.config import Ballot, ConfigError
+from mpc_vote.app.config import Ballot, ConfigError, Engine
 from mpc_vote.app.process import CommandError, Interrupted
+from mpc_vote.argmax.registry import ENGINES
 from mpc_vote.cli import dry_run, earlier
 from mpc_vote.cli.common import (
     ClientSettings,
@@ -26,6 +27,7 @@ from mpc_vote.cli.common import (
     check_writable,
     connect,
     console,
+    counted,
     load_task,
     progress,
     read_rows,
@@ -67,7 +69,9 @@ class LabelSettings(ClientSettings):
     ballot: Ballot | None = Field(None, description="kind of ballots")
     sigma: float | None = Field(None, description="noise in votes")
     quorum: int | None = Field(None, ge=1, description="least number of agents")
-    collusion: int | None = Field(None, ge=0, description="agents assumed to pool their noise")
+    collusion: int | None = Field(
+        None, ge=0, description="agents assumed to pool their noise, if unverified"
+    )
     tau: int | None = Field(None, ge=1, description="most attributes an agent says yes to")
     delta: float | None = Field(None, description="delta of the reported epsilon")
     answer_seconds: int | None = Field(None, ge=1, description="time that agents have to answer")
@@ -75,6 +79,11 @@ class LabelSettings(ClientSettings):
         None,
         description="whether ballots are shared so that none can hold more votes than allowed; by "
         "default they are, where the kind of ballot can be verified",
+    )
+    engine: Engine | None = Field(
+        None,
+        description="how the winner is found: table, or one of CrypTen's own methods; by default "
+        "as the coordinator is set",
     )
     agreement: float | None = Field(
         None,
@@ -97,6 +106,11 @@ class LabelSettings(ClientSettings):
     request_id: str | None = Field(
         None, description="id of this request: asking again with the same id is never charged twice"
     )
+    round: str | None = Field(
+        None,
+        description="id of a round of yours over these queries: its labels are written beside them "
+        "again, and nobody is asked",
+    )
     patience: float = Field(
         60.0, ge=0, description="seconds for which a busy service is asked again, when it says so"
     )
@@ -115,7 +129,7 @@ async def _main(settings: LabelSettings, arguments: Sequence[str]) -> None:
     task = load_task(settings.task)
     if task is None and settings.classes is None:
         raise ConfigError("--task: is missing: pass the task's file, or --classes without a task")
-    if settings.out is None and not settings.dry_run:
+    if settings.out is None and not (settings.dry_run and settings.round is None):
         raise ConfigError("--out: is missing: pass --out, or --dry-run to ask nobody")
     if settings.weights is not None and settings.select is None:
         raise ConfigError("--weights: is for --select alone: agents have weights of their own")
@@ -129,11 +143,19 @@ async def _main(settings: LabelSettings, arguments: Sequence[str]) -> None:
     plan = _plan(settings, task)
     out = console(settings.json_path, markup=False)
     async with connect(settings) as client:
+        if settings.out is not None and settings.round is not None:
+            _, labels = await earlier.labels_of(client, settings.round, rows, task)
+            write_labels(settings.out, labels, task, inputs, asked)
+            told = f"{counted(len(labels), 'label')} of round {settings.round} in {settings.out}"
+            out.print(f"{told}: nothing more was charged.", soft_wrap=True)
+            kept = {"round_id": settings.round, "labels": len(labels)}
+            write_json(settings.json_path, kept | _selected(asked))
+            return
         if settings.out is None or settings.dry_run:
             planned = await client.plan(rows, plan)
             agreed = dry_run.AGREEMENTS if settings.agreement is None else (settings.agreement,)
             same = earlier.same_queries(await client.rounds(), rows, task, settings.classes)
-            noted = [] if same is None else [earlier.told(same, settings, settings.out)]
+            noted = [] if same is None else [earlier.told(same, arguments, settings.out)]
             dry_run.show(out, planned, agreed, noted)
             write_json(settings.json_path, dry_run.figures(planned, agreed) | _selected(asked))
             return
@@ -141,7 +163,7 @@ async def _main(settings: LabelSettings, arguments: Sequence[str]) -> None:
         known = earlier.same_request(before, settings.request_id)
         same = earlier.same_queries(before, rows, task, settings.classes)
         if known is None and same is not None and not settings.yes:
-            why = earlier.told(same, settings, settings.out)
+            why = earlier.told(same, arguments, settings.out)
             raise CommandError(f"nothing was asked: {why}; or ask, and pay, again with --yes")
         result = await _label(client, rows, plan, out, settings.patience, arguments)
     write_labels(settings.out, result.labels, task, inputs, asked)
@@ -169,6 +191,7 @@ def _plan(settings: LabelSettings, task: Task | None) -> Plan:
         answer_seconds=settings.answer_seconds,
         request_id=settings.request_id or secrets.token_hex(16),
         verified=settings.verified,
+        engine=settings.engine,
         task=task,
         agreement=None if settings.yes else agreement,
     )
@@ -252,6 +275,12 @@ def _advance(bars: Any, tasks: dict[str, Any], names: dict[str, str], event: Pro
     bars.update(tasks[event.stage], completed=event.done, total=event.total, detail=event.detail)
 
 
+def engine_name(result: LabelResult) -> str:
+    """The engine that the round was counted with."""
+    kind = None if result.spec is None else ENGINES.by_code(result.spec.engine)
+    return "an engine unknown here" if kind is None else kind.name
+
+
 def figures(result: LabelResult) -> dict[str, Any]:
     """What a round cost, under stable keys."""
     cost = result.cost
@@ -268,6 +297,7 @@ def figures(result: LabelResult) -> dict[str, Any]:
         "delta": cost.delta,
         "total_epsilon_agent": cost.total_epsilon_agent,
         "total_epsilon_instance": cost.total_epsilon_instance,
+        "engine": engine_name(result),
         "mpc_rounds": cost.mpc_rounds,
         "mpc_bytes_per_party": cost.mpc_bytes_per_party,
         "mpc_seconds": cost.mpc_seconds,
@@ -317,7 +347,8 @@ def _show(out: Console, result: LabelResult, path: Path) -> None:
     )
     table.add_row(
         "secure argmax",
-        f"{cost.mpc_rounds} rounds, {cost.mpc_bytes_per_party:,} bytes per party, "
+        f"{engine_name(result)}, {cost.mpc_rounds} rounds, "
+        f"{cost.mpc_bytes_per_party:,} bytes per party, "
         f"{cost.mpc_seconds:.2f} s, {1000 * cost.mpc_round_trip_seconds:.1f} ms between parties",
     )
     out.print(table)

@@ -9,11 +9,13 @@ from typing import Any, ClassVar
 from pydantic import Field
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from mpc_vote.app import process
 from mpc_vote.app.process import CommandError
 from mpc_vote.cli.common import (
     ClientSettings,
+    check_ending,
     check_labels_file,
     check_writable,
     connect,
@@ -24,7 +26,7 @@ from mpc_vote.cli.common import (
     write_labels,
 )
 from mpc_vote.privacy.rounding import round_up
-from mpc_vote.results import Model
+from mpc_vote.results import COMMONEST, Model
 
 
 class ModelSettings(ClientSettings):
@@ -33,7 +35,7 @@ class ModelSettings(ClientSettings):
     command: ClassVar[str] = "model"
 
     version: int = Field(0, ge=0, description="version to fetch or ask; 0 is the newest")
-    out: Path | None = Field(None, description="safetensors file to write the model to")
+    out: Path | None = Field(None, description=".safetensors file to write the model to")
     task: Path | None = Field(
         None, description="the file of the task that the model is for: predictions have names"
     )
@@ -56,7 +58,10 @@ def command(arguments: Sequence[str]) -> int:
 async def _main(settings: ModelSettings) -> None:
     if (settings.inputs is None) != (settings.labels is None):
         raise CommandError("predictions need both --inputs and --labels")
+    if settings.version and settings.out is None and settings.inputs is None:
+        raise CommandError("--version is for a model to fetch or ask: pass --out, or --inputs")
     task = load_task(settings.task)
+    check_ending(settings.out, (".safetensors",))
     for path in (settings.out, settings.json_path):
         check_writable(path)
     check_labels_file(settings.labels, task)
@@ -98,6 +103,13 @@ def describe(out: Console, models: Sequence[Model]) -> None:
         if model.metrics:
             told = (f"{name} {value:.4g}" for name, value in sorted(model.metrics.items()))
             out.print(f"version {model.version}: {', '.join(told)}")
+        if model.says_little:
+            share = model.metrics[COMMONEST]
+            warning = (
+                f": version {model.version} agrees with labels no more often than always saying "
+                f"the commonest of them would ({share:.4g}): it may say nothing else"
+            )
+            out.print(Text.assemble(("warning", "yellow"), warning))
 
 
 def figures(model: Model) -> dict[str, Any]:

@@ -7,15 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 from pydantic import Field
 from rich.console import Console
 from rich.padding import Padding
 
 from mpc_vote.app import process
 from mpc_vote.app.process import CommandError
+from mpc_vote.cli import earlier
 from mpc_vote.cli.common import (
+    LABELS,
     ClientSettings,
+    check_ending,
     check_labels_file,
     check_writable,
     connect,
@@ -57,22 +59,22 @@ def command(arguments: Sequence[str]) -> int:
 async def _main(settings: RoundsSettings) -> None:
     if (settings.round is None) != (settings.out is None):
         raise CommandError("labels need both --round and --out")
+    check_ending(settings.out, LABELS)
     check_writable(settings.out)
     check_writable(settings.json_path)
     out = console(settings.json_path, markup=False)
     async with connect(settings) as client:
         rounds = await client.rounds()
         if settings.round is not None and settings.out is not None:
-            found = await client.round(settings.round)
-            if found.round.state != label_pb2.ROUND_STATE_COMPLETE:
-                raise CommandError(f"round {settings.round} has no labels: {found.round.reason}")
-            values = np.array(found.labels.values, dtype=np.int64)
-            width = found.labels.width
+            found, labels = await earlier.labels_of(client, settings.round)
             task = client.task_of(found)
             check_labels_file(settings.out, task)
-            labels = values if width == 1 else values.reshape(-1, width)
             write_labels(settings.out, labels, task)
-            out.print(f"labels written to {settings.out}, in the order in which queries were sent")
+            out.print(
+                f"labels written to {settings.out}, in the order in which queries were sent: which "
+                "rows of a file they are of is not known here. `mpc-vote label` with the options "
+                f"of that request and --round {settings.round} writes them beside their rows."
+            )
     for one in rounds:
         show(out, one)
     write_json(settings.json_path, {"rounds": [_row(one) for one in rounds]})

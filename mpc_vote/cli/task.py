@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -125,7 +126,22 @@ def _init(arguments: Sequence[str]) -> int:
 
 
 def _check(arguments: Sequence[str]) -> int:
+    # Elsewhere --queries takes a file, or their number.
+    file = _file_of_queries(arguments)
+    if file is not None:
+        why = f"--queries is a switch here: pass --data {file} --queries"
+        print(f"mpc-vote task check: error: {why}", file=sys.stderr)
+        return 2
     return process.run(CheckSettings, _named(arguments), _check_main)
+
+
+def _file_of_queries(arguments: Sequence[str]) -> str | None:
+    """What is given to --queries as if it took a file."""
+    for word, after in zip(arguments, [*arguments[1:], "--"], strict=True):
+        given = after if word == "--queries" else word.partition("--queries=")[2]
+        if given and not given.startswith("--") and given.lower() not in ("true", "false"):
+            return given
+    return None
 
 
 def _show(arguments: Sequence[str]) -> int:

@@ -59,6 +59,8 @@ def show_fit(out: Console, data: Path, task: Task, found: Fit, most: int) -> Non
     out.print(f"{data}: {usable:,} of {found.rows:,} rows can be used", soft_wrap=True)
     for name, count in found.classes.items():
         out.print(f"  {_noun(task, 1)} {name}: {count:,}", soft_wrap=True)
+    for warning in found.warnings:
+        out.print(f"warning: {warning}", soft_wrap=True)
     if found.missing or found.unknown:
         table = Table("column", "missing", "unknown category")
         for name in dict.fromkeys([*found.missing, *found.unknown]):

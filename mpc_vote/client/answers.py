@@ -17,6 +17,9 @@ from mpc_vote.results import Cost
 from mpc_vote.tasks import Task
 
 WHO = "The coordinator"
+# From so many labels on, it says something if so many of them are alike.
+_FEW = 20
+_NEARLY_ALL = 0.9
 
 
 @dataclass(frozen=True)
@@ -80,15 +83,30 @@ def result_of(
         raise nonsense(f"{width} labels for a query of task {task.name}")
     if flat.max() >= max(2, classes):
         raise nonsense(f"label {flat.max()} of {classes} classes")
+    alone = () if width > 1 else _nearly_alone(flat, task)
     return LabelResult(
         round_id=completed.round_id,
         labels=flat if width == 1 else flat.reshape(-1, width),
         cost=Cost.from_message(completed.cost),
         contributors=completed.contributors,
         absences={one.agent: one.reason for one in completed.absences},
-        warnings=tuple(opened.warnings),
+        warnings=(*opened.warnings, *alone),
         spec=opened.spec if opened.HasField("spec") else None,
         task=task,
+    )
+
+
+def _nearly_alone(labels: npt.NDArray[np.int64], task: Task | None) -> tuple[str, ...]:
+    """Says so where hardly a label is of another class than the commonest."""
+    counts = np.bincount(labels)
+    commonest = int(counts.argmax())
+    if labels.size < _FEW or counts[commonest] < _NEARLY_ALL * labels.size:
+        return ()
+    name = f"class {commonest}" if task is None else repr(task.classes[commonest])
+    return (
+        f"{counts[commonest]} of {labels.size} labels are {name}: a model that learns from them "
+        "may say nothing else, and agree with nearly all of them. If other classes are not that "
+        "rare, noise or agents' k may drown them; ask about more rows of theirs",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 from mpc_vote.argmax.registry import ENGINES, EngineKind
@@ -12,6 +13,9 @@ from mpc_vote.proto.mpcvote.v1 import label_pb2
 from mpc_vote.tasks import Task
 from mpc_vote.voting.ballots import BALLOTS, BallotKind
 from mpc_vote.voting.limits import MAX_CLASSES
+
+_WHOLE = ("classes", "quorum", "collusion", "tau", "answer_seconds")
+_REAL = ("sigma", "delta", "agreement")
 
 
 @dataclass(frozen=True)
@@ -39,10 +43,24 @@ class Plan:
     agreement: float | None = 1.0
 
     def __post_init__(self) -> None:
+        self._check_types()
         for name, registry in (("ballot", BALLOTS), ("engine", ENGINES)):
             given = getattr(self, name)
             if given is not None:
                 object.__setattr__(self, name, registry.chosen(given))
+
+    def _check_types(self) -> None:
+        """In the words of whoever writes a script, before anything else fails on them."""
+        if self.task is not None and not isinstance(self.task, Task):
+            raise TypeError(
+                f"plan.task must be a task, such as Task.load('task.toml'), not {self.task!r}"
+            )
+        kinds = dict.fromkeys(_WHOLE, Integral) | dict.fromkeys(_REAL, Real)
+        for name, kind in kinds.items():
+            given = getattr(self, name)
+            if given is not None and not isinstance(given, kind):
+                noun = "a whole number" if kind is Integral else "a number"
+                raise TypeError(f"plan.{name} must be {noun}, not {given!r}")
 
     def message(self) -> label_pb2.LabelPlan:
         """The plan on the wire, where zero means the default: a zero that is meant is refused."""

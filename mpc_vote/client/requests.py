@@ -17,7 +17,7 @@ from mpc_vote.transport import tensors
 def rows_of(given: npt.ArrayLike, field: str = "queries") -> npt.NDArray[Any]:
     """Rows that the wire can carry; refused here, since inside a stream gRPC hides the reason."""
     array = np.asarray(given)
-    if array.size == 0:
+    if given is None or array.size == 0:
         raise VoteError(ErrorKind.QUERIES_EMPTY, field=field)
     tensors.dtype_code(array.dtype)
     if array.ndim < 2:

@@ -50,6 +50,10 @@ _WORDS = 3  # on average, from which a column is free text
 _DISTINCT = 0.9  # of the rows have values of their own: identifiers, names, dates
 _FEW = 20  # rows from which that says something
 _BYTES = (64, 4_096)
+_MANY = 20  # different numbers from which labels look like a measurement
+_DATE = re.compile(
+    r"(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}([./-])\d{1,2}\2(\d{4}|\d{2})|\d{4}/\d{1,2}/\d{1,2})([T ].*)?"
+)
 _ID = re.compile(r"(^|[ _-])(id|uuid|guid|mrn|key|index)$|^(pid|id|index|row)", re.IGNORECASE)
 
 
@@ -82,7 +86,7 @@ class Wishes:
 
 def draft_sheet(sheet: Sheet, wishes: Wishes) -> Draft:
     """A table or texts."""
-    names = sheet.table.column_names
+    names = [*sheet.table.column_names, *sheet.nested]
     if wishes.label is None:
         raise ValueError(f"say which column has the labels (--label): one of {_listed(names)}")
     # Unlabelled rows will do where the classes are said.
@@ -102,7 +106,12 @@ def draft_sheet(sheet: Sheet, wishes: Wishes) -> Draft:
     if sheet.bad:
         place, why = min(sheet.bad.items())
         raise ValueError(f"{sheet.path}: line {sheet.lines[place]}: {why}")
-    rest = [name for name in names if name not in (wishes.label, *wishes.ignored)]
+    for name in (wishes.label, *wishes.categories, *filter(None, [wishes.text])):
+        if name in sheet.nested:
+            raise ValueError(f"{sheet.path}: {sheet.no_single_values(name)}")
+    rest = [
+        name for name in sheet.table.column_names if name not in (wishes.label, *wishes.ignored)
+    ]
     text = wishes.text
     if text is None and len(rest) == 1 and _is_prose(_texts(sheet, rest[0])):
         text = rest[0]
@@ -127,7 +136,7 @@ def draft_pictures(folder: Path, wishes: Wishes) -> Draft:
     """Pictures of a folder for each class."""
     from PIL import Image
 
-    from mpc_vote.data.readers.pictures import find
+    from mpc_vote.data.readers.pictures import FORMATS, find
 
     files, labels = find(folder)
     if labels is None and not wishes.classes:
@@ -137,10 +146,10 @@ def draft_pictures(folder: Path, wishes: Wishes) -> Draft:
     sizes, grey = set(), True
     for file in files:
         try:
-            with Image.open(file) as opened:
+            with Image.open(file, formats=FORMATS) as opened:
                 sizes.add((opened.height, opened.width))
                 grey &= opened.mode in ("1", "L", "I", "I;16")
-        except OSError as error:
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             raise ValueError(f"{file}: not a picture that can be read ({error})") from error
     notes = []
     if wishes.size is not None:
@@ -179,6 +188,11 @@ def _classes(sheet: Sheet, wishes: Wishes) -> tuple[list[str], list[str]]:
             f"{sheet.path}: column {wishes.label!r} has {len(found):,} different values in "
             f"{len(cells):,} rows: is it a class? Name the classes with --classes if it is"
         )
+    if len(found) > _MANY and all(map(_is_number, found)):
+        notes.append(
+            f"{wishes.label!r} has {len(found)} different numbers, and each became a class: if it "
+            "is a measurement, make a column of a few classes from it, such as low and high"
+        )
     odd = [name for name in found if is_missing(name)]
     if odd:
         notes.append(
@@ -190,6 +204,10 @@ def _classes(sheet: Sheet, wishes: Wishes) -> tuple[list[str], list[str]]:
 def _table(sheet: Sheet, names: Sequence[str], wishes: Wishes, notes: list[str]) -> TableInput:
     columns: list[Column] = []
     left_out = list(wishes.ignored)
+    for name, kind in sheet.nested.items():
+        if name not in left_out:
+            notes.append(f"{name!r} is left out: it holds {kind}, not one value a row")
+            left_out.append(name)
     for name in names:
         column, note = _column(sheet, name, wishes)
         if note:
@@ -217,7 +235,31 @@ def _column(sheet: Sheet, name: str, wishes: Wishes) -> tuple[Column | None, str
             return _number(name, values)
         if len(bad) < len(values) // 10 and np.isfinite(values).any():
             return _number(name, values, f"has {len(bad)} cells that are no usable numbers")
+        _check_points(sheet, name, len(bad))
+        if _are_dates(_texts(sheet, name)):
+            return None, "is left out: it holds dates; give what follows from them, such as an age"
     return _category(name, _texts(sheet, name), wishes.max_categories)
+
+
+def _are_dates(texts: Sequence[str | None]) -> bool:
+    """Whether most cells that hold anything hold a date, with or without a time."""
+    given = [text.strip() for text in texts if text and text.strip()]
+    return 2 * sum(_DATE.fullmatch(text) is not None for text in given) > len(given)
+
+
+def _check_points(sheet: Sheet, name: str, bad: int) -> None:
+    """Refuses numbers with a decimal comma, which would become categories."""
+    from mpc_vote.data.readers.cells import has_decimal_comma
+
+    texts = _texts(sheet, name)
+    commas = [place for place, text in enumerate(texts) if has_decimal_comma(text)]
+    if 2 * len(commas) > bad:
+        raise ValueError(
+            f"{sheet.path}: line {sheet.lines[commas[0]]}: column {name!r} has numbers with a "
+            f"decimal comma, such as {texts[commas[0]]!r}: write them with a point here and in all "
+            "members' data (in a spreadsheet, set the language to English and save again; in "
+            f"pandas, read_csv with decimal=','), or pass --category {name} if they are codes"
+        )
 
 
 def _number(
@@ -231,9 +273,17 @@ def _number(
         return None, "is left out: it is the same everywhere in the sample"
     whole = bool((there == np.round(there)).all())
     distinct = len(np.unique(there)) / len(there)
-    if whole and len(there) >= _FEW and (_ID.search(name) or distinct == 1):
-        note = "looks like an identifier, which says nothing about others: leave it out (--ignore)"
+    if whole and len(there) >= _FEW:
+        if (_ID.search(name) and distinct > _DISTINCT) or _is_serial(there):
+            return None, "is left out: it looks like an identifier, which says nothing about others"
+        if _ID.search(name) or distinct == 1:
+            note = "looks like an identifier: leave it out (--ignore) if it is one"
     return NumberColumn(name, _rounded(center), _rounded(scale)), note
+
+
+def _is_serial(there: npt.NDArray[np.float64]) -> bool:
+    """Whether whole numbers are all different and nearly all used, as if somebody had counted."""
+    return len(np.unique(there)) == len(there) and bool(np.ptp(there) < 1.25 * len(there))
 
 
 def center_and_scale(there: npt.NDArray[np.float64]) -> tuple[float, float]:
@@ -256,8 +306,12 @@ def _category(name: str, texts: Sequence[str | None], limit: int) -> tuple[Colum
     if not usable:
         return None, "is left out: it is empty in the sample"
     values = sorted(usable, key=lambda text: (-counts[text], text))[:limit]
-    rest = len(counts) - len(values)
-    note = f'has {rest} rarer values, which become "any other"' if rest else ""
+    notes = []
+    if rest := len(usable) - len(values):
+        notes.append(f"has {rest} rarer values")
+    if odd := len(counts) - len(usable):
+        notes.append(f"has {odd} values of over {MAX_TEXT} characters or of none that are printed")
+    note = f'{" and ".join(notes)}, which become "any other"' if notes else ""
     return CategoryColumn(name, tuple(sorted(values, key=_in_order))), note
 
 
@@ -281,10 +335,15 @@ def _is_prose(texts: Sequence[str | None]) -> bool:
 
 def _in_order(text: str) -> tuple[int, float, str]:
     """Numbers by their size, then the rest by the alphabet."""
+    return (0, float(text), text) if _is_number(text) else (1, 0.0, text)
+
+
+def _is_number(text: str) -> bool:
     try:
-        return 0, float(text), text
+        float(text)
     except ValueError:
-        return 1, 0.0, text
+        return False
+    return True
 
 
 def _rounded(value: float) -> float:

@@ -17,8 +17,8 @@ from mpc_vote.mpc.prg import SeedStream, Words
 class Traffic:
     """Rounds and payload bytes as they went over a channel.
 
-    `frame_bytes_sent` counts what was sent with its framing: the messages that carry the payload,
-    and their gRPC prefixes. HTTP/2 and TLS add some 40 bytes to each 16 KiB of that.
+    `frame_bytes_sent` counts what was sent with the headers of its frames. TLS adds 22 bytes to
+    each 16 KiB of that.
     """
 
     rounds: int = 0

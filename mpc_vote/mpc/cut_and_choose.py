@@ -29,10 +29,13 @@ as one party is honest and no party works for the dealer.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
+import os
 import threading
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,11 +47,17 @@ from mpc_vote.mpc.prg import SEED_BYTES, new_seed
 DIGEST_BYTES = 32
 MAX_COPIES = 64
 
-# Corrections that one process makes again at a time, whatever number of sessions it checks: the
-# largest take a gigabyte each. A dealer makes no more at once, so nobody waits longer for it.
-_MADE_AT_ONCE = 2
-_making = threading.BoundedSemaphore(_MADE_AT_ONCE)
+MADE_AT_ONCE = max(2, os.cpu_count() or 1)
+"""Corrections that one process makes at a time, whatever number of sessions it deals or checks."""
+LARGE_BYTES = 1 << 26
+LARGE_AT_ONCE = 2
+"""Of those that are larger than that: they take up to a gigabyte each."""
 
+_making = threading.BoundedSemaphore(MADE_AT_ONCE)
+_making_large = threading.BoundedSemaphore(LARGE_AT_ONCE)
+
+# Corrections that wait to be compared.
+_COMPARED_AT_ONCE = 1_024
 # Parties hear of each other at least this often, in bytes of corrections that were made again.
 _CHECKED_BYTES = 1 << 26
 
@@ -271,21 +280,39 @@ def _check(
     grant: Grant, drawn: Drawn, opened: Sequence[tuple[int, list[bytes]]], channel: Openings
 ) -> None:
     """Makes this party's part of the corrections of the opened copies again."""
-    unheard = 0
-    for index, item in enumerate(grant.session.plan):
-        for place, (copy, keys) in enumerate(opened):
-            if (place + index) % channel.size != channel.rank:
-                continue
-            with _making:
-                made = commit(item, [keys], index)
-            if made != _of_copy(grant.digests[index], copy):
+    checks: list[tuple[int, Future[bool]]] = []
+
+    def settle() -> None:
+        for index, check in checks:
+            if not check.result():
                 raise drawn.wrong(f"item {index} of a copy that was opened is not what it must be")
-        unheard += len(opened) * item.correction_bytes
-        if unheard > _CHECKED_BYTES:
-            channel.exchange(b"")
-            unheard = 0
+        checks.clear()
+
+    unheard = 0
+    with ThreadPoolExecutor(MADE_AT_ONCE, thread_name_prefix="check") as threads:
+        for index, item in enumerate(grant.session.plan):
+            for place, (copy, keys) in enumerate(opened):
+                if (place + index) % channel.size == channel.rank:
+                    said = _of_copy(grant.digests[index], copy)
+                    checks.append((index, threads.submit(_is_right, item, keys, index, said)))
+            unheard += len(opened) * item.correction_bytes
+            if unheard > _CHECKED_BYTES or len(checks) > _COMPARED_AT_ONCE:
+                settle()
+            if unheard > _CHECKED_BYTES:
+                channel.exchange(b"")
+                unheard = 0
+        settle()
     # Nobody uses anything before everybody is content.
     channel.exchange(b"")
+
+
+def _is_right(item: Item[Any], keys: Sequence[bytes], index: int, said: bytes) -> bool:
+    """Whether the dealer has committed to the correction that the keys require."""
+    with contextlib.ExitStack() as places:
+        if item.correction_bytes > LARGE_BYTES:
+            places.enter_context(_making_large)
+        places.enter_context(_making)
+        return commit(item, [keys], index) == said
 
 
 def _pieces(payload: bytes, size: int) -> Iterable[bytes]:

@@ -7,12 +7,16 @@ is sent.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 WORD_BITS = 64
+
+_SINGLE_BITS = (1 << np.arange(8)).astype(np.uint8)[:, None]
 
 Words = npt.NDArray[np.uint64]
 Unsigned = npt.NDArray[np.unsignedinteger[Any]]
@@ -58,6 +62,7 @@ def unpack(data: bytes, bits: int, count: int) -> Words:
     return values.reshape(-1)[:count]
 
 
+@lru_cache(maxsize=WORD_BITS)
 def dtype_for(bits: int) -> np.dtype[np.unsignedinteger[Any]]:
     """The least unsigned type that holds `bits` bits."""
     _check(bits)
@@ -76,36 +81,86 @@ def pack_planes(values: Unsigned, bits: int) -> bytes:
     """
     _check(bits)
     flat = np.ascontiguousarray(values, dtype_for(bits)).reshape(-1)
-    octets = flat.view(np.uint8).reshape(-1, flat.itemsize)
-    whole = bits // 8
-    planes = [octets[:, plane].tobytes() for plane in range(whole)]
-    if bits % 8:
-        rest = np.ascontiguousarray(octets[:, whole])
-        planes += [
-            np.packbits(rest & np.uint8(1 << bit), bitorder="little").tobytes()
-            for bit in range(bits % 8)
-        ]
+    whole, single = divmod(bits, 8)
+    planes = [_octet(flat, plane).data for plane in range(whole)]
+    if single:
+        chosen = _octet(flat, whole) & _SINGLE_BITS[:single]
+        planes.append(np.packbits(chosen, axis=1, bitorder="little").data)
     return b"".join(planes)
+
+
+def write_planes(
+    planes: npt.NDArray[np.uint8], values: Unsigned, bits: int, start: int, count: int
+) -> None:
+    """Writes values into what `pack_planes` makes of `count`, from number `start` on, which must be
+    a multiple of 8: for arrays that are never in memory as a whole."""
+    whole, size = bits // 8, values.size
+    for plane in range(whole + (bits % 8 > 0)):
+        octets = _octet(values, plane)
+        if plane < whole:
+            planes[plane * count + start :][:size] = octets
+            continue
+        for bit in range(bits % 8):
+            packed = np.packbits(octets & np.uint8(1 << bit), bitorder="little")
+            place = whole * count + bit * ((count + 7) // 8) + start // 8
+            planes[place : place + packed.size] = packed
+
+
+def _octet(values: Unsigned, place: int) -> npt.NDArray[np.uint8]:
+    """One byte of each value."""
+    shifted = values >> values.dtype.type(8 * place) if place else values
+    return shifted.astype(np.uint8, copy=False)
 
 
 def unpack_planes(data: bytes | memoryview, bits: int, count: int) -> Unsigned:
     """The inverse of `pack_planes`."""
+    return add_planes([data], bits, count)
+
+
+def add_planes(packed: Sequence[bytes | memoryview], bits: int, count: int) -> Unsigned:
+    """The sum of arrays that `pack_planes` made, one at least: only its low `bits` bits count.
+
+    Planes are added first and then put together, once for all arrays.
+    """
     _check(bits)
-    if len(data) != planes_size(count, bits):
+    if any(len(data) != planes_size(count, bits) for data in packed):
         raise ValueError(f"{count} values of {bits} bits take {planes_size(count, bits)} bytes")
-    raw = np.frombuffer(data, np.uint8)
+    raw = [np.frombuffer(data, np.uint8) for data in packed]
     dtype = dtype_for(bits)
-    whole, stride = bits // 8, (count + 7) // 8
-    octets = np.zeros((count, dtype.itemsize), np.uint8)
+    whole, single = divmod(bits, 8)
+    values: Unsigned | None = None
     for plane in range(whole):
-        octets[:, plane] = raw[plane * count : (plane + 1) * count]
-    if bits % 8:
-        rest = np.zeros(count, np.uint8)
-        for bit in range(bits % 8):
-            plane_bits = raw[whole * count + bit * stride :][:stride]
-            rest |= np.unpackbits(plane_bits, bitorder="little", count=count) << np.uint8(bit)
-        octets[:, whole] = rest
-    return octets.view(dtype).reshape(count)
+        octets = [one[plane * count : (plane + 1) * count] for one in raw]
+        added = octets[0].astype(dtype)
+        for other in octets[1:]:
+            added += other
+        values = _placed(values, added, plane)
+    if single:
+        first, *others = [_single_planes(one[whole * count :], single, count) for one in raw]
+        for other in others:
+            first += other
+        rest = first[-1]
+        for bit in first[-2::-1]:
+            # Numpy adds bytes several times as fast as it shifts them.
+            rest += rest
+            rest += bit
+        # Copied, as a view would keep all planes in memory.
+        values = _placed(values, rest.astype(dtype), whole)
+    assert values is not None
+    return values
+
+
+def _single_planes(raw: npt.NDArray[np.uint8], single: int, count: int) -> npt.NDArray[np.uint8]:
+    return np.unpackbits(raw.reshape(single, -1), axis=1, count=count, bitorder="little")
+
+
+def _placed(values: Unsigned | None, added: Unsigned, place: int) -> Unsigned:
+    """Values with what is added at one of their bytes."""
+    if values is None:
+        return added
+    added <<= added.dtype.type(8 * place)
+    values += added
+    return values
 
 
 def signed(values: Words, bits: int) -> npt.NDArray[np.int64]:

@@ -56,7 +56,7 @@ def split(values: npt.NDArray[np.int64], parties: int, explicit: int, bits: int)
 def expand(stream: SeedStream, count: int, bits: int) -> Words:
     """The next `count` values of a seed's share: words of which the low `bits` bits count."""
     dtype = ring.dtype_for(bits)
-    return np.frombuffer(stream.take(dtype.itemsize * count), dtype).astype(np.uint64)
+    return stream.draw(count, dtype).astype(np.uint64, copy=False)
 
 
 class ShareReader:

@@ -31,7 +31,7 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 
 from mpc_vote.pki import pem
 from mpc_vote.pki.pem import IdentityError as IdentityError
-from mpc_vote.pki.revocation import Revocations
+from mpc_vote.pki.revocation import LEAF_PROPERTY, Revocations
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,6 @@ MAX_OPEN_MESSAGE_BYTES = 64 * 2**10
 MAX_METADATA_BYTES = 64 * 2**10
 
 NAME_PATTERN = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
-_LEAF_PROPERTY = "x509_pem_cert"
 _PEERS_KEPT = 4096
 
 
@@ -376,7 +375,7 @@ def peer_identity(auth_context: Mapping[str, Iterable[bytes]]) -> Identity | Non
     from the certificate itself: in gRPC's own list a name ends at its first zero byte, so that of
     a name within an authority's limits only a beginning may be left, which is beyond them.
     """
-    leaf = b"".join(auth_context.get(_LEAF_PROPERTY, ()))
+    leaf = b"".join(auth_context.get(LEAF_PROPERTY, ()))
     return _certified(leaf) if leaf else None
 
 

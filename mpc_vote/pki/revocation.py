@@ -25,7 +25,7 @@ from mpc_vote.pki import pem
 from mpc_vote.pki.pem import IdentityError
 
 _LIST = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
-_LEAF_PROPERTY, _CHAIN_PROPERTY = "x509_pem_cert", "x509_pem_cert_chain"
+LEAF_PROPERTY, CHAIN_PROPERTY = "x509_pem_cert", "x509_pem_cert_chain"
 _PEERS_KEPT = 4096
 # What is kept of each; one of ours takes a kilobyte, and so do those above it.
 _MAX_PEER_BYTES = 16 << 10
@@ -82,7 +82,7 @@ def peer(auth_context: Mapping[str, Iterable[bytes]]) -> Peer | None:
 
     TLS has verified it by then.
     """
-    leaf, chain = (b"".join(auth_context.get(key, ())) for key in (_LEAF_PROPERTY, _CHAIN_PROPERTY))
+    leaf, chain = (b"".join(auth_context.get(key, ())) for key in (LEAF_PROPERTY, CHAIN_PROPERTY))
     if not leaf or len(leaf) + len(chain) > _MAX_PEER_BYTES:
         return None
     try:

@@ -19,6 +19,7 @@ from mpc_vote.privacy.ledger import (
 )
 from mpc_vote.privacy.mechanisms import (
     Clipped,
+    CoinVote,
     GaussianScreen,
     GaussianVote,
     Level,
@@ -35,6 +36,7 @@ __all__ = [
     "Budget",
     "BudgetExhausted",
     "Clipped",
+    "CoinVote",
     "Epsilons",
     "GaussianScreen",
     "GaussianVote",

@@ -21,6 +21,8 @@ from functools import partial
 import numpy as np
 
 from mpc_vote.privacy.mechanisms import (
+    CoinRuns,
+    CoinVote,
     FloatArray,
     GaussianScreen,
     GaussianVote,
@@ -45,8 +47,8 @@ ORDERS: FloatArray = np.unique(
 """Integer orders, dense where epsilon is about 1 and reaching far for a tiny epsilon."""
 
 MIN_DELTA = 1e-12
-"""A sampler of noise is not ideal, which must stay far below delta: over 2^30 draws, of 2^-89 each
-in verified rounds, it adds 5e-15 at epsilon 8."""
+"""A sampler of noise is not ideal, which must stay far below delta: over 2^30 draws of 2^-108 each
+it adds 1e-20 at epsilon 8."""
 
 ROUND_UP = 1 + 2.0**-40
 _LARGEST_MU = 1e100
@@ -101,13 +103,16 @@ def epsilon(mechanisms: Iterable[Mechanism], level: Level, delta: float) -> floa
 
 def simple_epsilon(mechanisms: Iterable[Mechanism], level: Level, delta: float) -> float:
     """The same by the looser conversion most papers use: rdp + log(1/delta) / (order - 1)."""
-    check_delta(delta)
-    log_delta = math.log(delta)
+    counted = totals(mechanisms)
+    left = _left_of(delta, counted, level)
+    if not left > 0:
+        return math.inf
+    log_delta = math.log(left)
 
     def convert(orders: FloatArray, rdp: FloatArray) -> FloatArray:
         return rdp - log_delta / (orders - 1)
 
-    return _least(totals(mechanisms), level, convert)
+    return _least(counted, level, convert)
 
 
 def totals(mechanisms: Iterable[Mechanism]) -> Counter[Mechanism]:
@@ -121,12 +126,26 @@ def totals(mechanisms: Iterable[Mechanism]) -> Counter[Mechanism]:
 
 def epsilon_of_totals(counted: Mapping[Mechanism, int], level: Level, delta: float) -> float:
     """`epsilon` for single-query mechanisms and how often each was run."""
-    check_delta(delta)
+    left = _left_of(delta, counted, level)
+    if not left > 0:
+        return math.inf
 
     def convert(orders: FloatArray, rdp: FloatArray) -> FloatArray:
-        return tight_conversion(orders, rdp, delta)
+        return tight_conversion(orders, rdp, left)
 
     return _least(counted, level, convert)
+
+
+def _left_of(delta: float, counted: Mapping[Mechanism, int], level: Level) -> float:
+    """Delta less the mass of outcomes that no divergence covers, which noise of a finite law has;
+    see `mpc_vote.privacy.mechanisms.coins`."""
+    check_delta(delta)
+    escaped = math.fsum(
+        runs * mechanism.escaped(level)
+        for mechanism, runs in counted.items()
+        if isinstance(mechanism, CoinVote)
+    )
+    return math.nextafter(delta - escaped * ROUND_UP, -math.inf) if escaped else delta
 
 
 def tight_conversion(orders: FloatArray, rdp: FloatArray, delta: float) -> FloatArray:
@@ -199,10 +218,13 @@ def check_delta(delta: float) -> None:
 def _composed(counted: Mapping[Mechanism, int], level: Level) -> Callable[[FloatArray], FloatArray]:
     """The Renyi divergence of everything together, as a function of the orders."""
     skellam: list[tuple[Sensitivity, float, int]] = []
+    coins: list[tuple[CoinVote, int]] = []
     others: list[Mechanism] = []
     for mechanism, runs in counted.items():
         if isinstance(mechanism, _SKELLAM):
             skellam.append((mechanism.sensitivity(level), mechanism.variance, runs))
+        elif isinstance(mechanism, CoinVote):
+            coins.append((mechanism, runs))
         else:
             others.append(mechanism)
     # In an order of their own: whoever composes the same mechanisms gets the same digits.
@@ -212,6 +234,8 @@ def _composed(counted: Mapping[Mechanism, int], level: Level) -> Callable[[Float
     ]
     if skellam:
         curves.append(SkellamRuns(skellam).curve)
+    if coins:
+        curves.append(CoinRuns(coins, level).curve)
 
     def composed(orders: FloatArray) -> FloatArray:
         total = np.zeros(len(orders))

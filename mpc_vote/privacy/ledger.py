@@ -377,6 +377,8 @@ class Ledger(_Records):
 
     def __init__(self, path: Path, budget: Budget | None, owner: str | None = None) -> None:
         self._claimant = owner
+        # Of each level what was worked out last: a charge asks what its check has asked before.
+        self._known: dict[Level, tuple[Counter[Mechanism], float]] = {}
         super().__init__(path, database.connect, budget)
 
     def check(
@@ -410,7 +412,17 @@ class Ledger(_Records):
         self._read_new()
         if self.budget is not None:
             before = self._totals + totals(promised)
-            _check_budget(self.budget, before, mechanism, len(promised))
+            after, limits = before + totals([mechanism]), self.budget.limits()
+            if not all(self._epsilon(after, level) <= limit for level, limit in limits.items()):
+                raise _exhausted(self.budget, before, mechanism, len(promised))
+
+    def _epsilon(self, after: Counter[Mechanism], level: Level) -> float:
+        assert self.budget is not None, "only a budget has a delta"
+        known = self._known.get(level)
+        if known is None or known[0] != after:
+            known = (after, epsilon_of_totals(after, level, self.budget.delta))
+            self._known[level] = known
+        return known[1]
 
     def _is_charged(self, round_id: str) -> bool:
         known = self._db.execute("SELECT 1 FROM spends WHERE round_id = ?", (round_id,))
@@ -507,12 +519,10 @@ class Ledger(_Records):
             )
 
 
-def _check_budget(
+def _exhausted(
     budget: Budget, before: Counter[Mechanism], mechanism: Mechanism, promised: int
-) -> None:
+) -> BudgetExhausted:
     after, limits, delta = before + totals([mechanism]), budget.limits(), budget.delta
-    if all(epsilon_of_totals(after, level, delta) <= limit for level, limit in limits.items()):
-        return
     standings = tuple(
         Standing(
             level,
@@ -522,7 +532,7 @@ def _check_budget(
         )
         for level in Level
     )
-    raise BudgetExhausted(standings, delta, _fitting(budget, before, mechanism), promised)
+    return BudgetExhausted(standings, delta, _fitting(budget, before, mechanism), promised)
 
 
 def _fitting(budget: Budget, before: Counter[Mechanism], mechanism: Mechanism) -> int:

@@ -29,6 +29,7 @@ from scipy.special import ive, log_ndtr, ndtr
 from mpc_vote.privacy import noise
 from mpc_vote.privacy.accountant import ROUND_UP, Unsupported, check_delta, totals
 from mpc_vote.privacy.mechanisms import (
+    CoinVote,
     FloatArray,
     GaussianScreen,
     GaussianVote,
@@ -39,6 +40,7 @@ from mpc_vote.privacy.mechanisms import (
     SkellamVote,
     SmoothRelease,
 )
+from mpc_vote.privacy.mechanisms.coins import escaped_mass, inside
 
 Curve = Callable[[FloatArray], FloatArray]
 """From epsilons to the hockey-stick divergence of a pair at a = e^epsilon."""
@@ -137,6 +139,8 @@ def _parts(counted: Iterable[tuple[Mechanism, int]], level: Level) -> list[_Part
                 squares.append(runs * moved.l2_squared / mechanism.variance)
             case SkellamVote() | SkellamScreen():
                 parts.append(_skellam_part(mechanism, runs, level))
+            case CoinVote():
+                parts.append(_coin_part(mechanism, runs, level))
             case PoissonGaussian():
                 parts.append(_poisson_part(mechanism, runs, level))
             case SmoothRelease():
@@ -188,18 +192,65 @@ def _skellam(step: int, variance: float, interval: float) -> PrivacyLossDistribu
         return log_mass, log_mass - _log_skellam(outcomes + step, variance) + 2 * _ROUNDING
 
     _, ends = losses(np.array([-reach, reach], dtype=np.float64))
-    first = math.floor(ends[0] / interval) - 1
-    grid = np.zeros(math.floor(ends[1] / interval) + 3 - first)
+    split = _Split(interval, float(ends[0]), float(ends[1]))
     for start in range(-reach, reach + 1, _CHUNK):
         outcomes = np.arange(start, min(start + _CHUNK, reach + 1), dtype=np.float64)
         log_mass, loss = losses(outcomes)
-        mass = np.exp(log_mass + _ROUNDING)
-        below = np.floor(loss / interval)
-        upper = np.clip(np.expm1(below * interval - loss) / math.expm1(-interval), 0.0, 1.0)
-        at = below.astype(np.int64) - first
-        grid += np.bincount(at, mass * (1 - upper), len(grid))
-        grid += np.bincount(at + 1, mass * upper, len(grid))
-    return PrivacyLossDistribution(pld_pmf.DensePLDPmf(interval, first, grid, _TAIL, True))
+        split.add(np.exp(log_mass + _ROUNDING), loss)
+    return split.distribution(_TAIL)
+
+
+class _Split:
+    """Outcomes split in two of neighbouring grid losses, from the least loss to the largest."""
+
+    def __init__(self, interval: float, least: float, largest: float) -> None:
+        self._interval = interval
+        self._first = math.floor(least / interval) - 1
+        self._grid = np.zeros(math.floor(largest / interval) + 3 - self._first)
+
+    def add(self, mass: FloatArray, loss: FloatArray) -> None:
+        below = np.floor(loss / self._interval)
+        share = np.expm1(below * self._interval - loss) / math.expm1(-self._interval)
+        upper = np.clip(share, 0.0, 1.0)
+        at = below.astype(np.int64) - self._first
+        self._grid += np.bincount(at, mass * (1 - upper), len(self._grid))
+        self._grid += np.bincount(at + 1, mass * upper, len(self._grid))
+
+    def distribution(self, beyond: float) -> PrivacyLossDistribution:
+        """What is `beyond` loses infinitely much."""
+        pmf = pld_pmf.DensePLDPmf(self._interval, self._first, self._grid, beyond, True)
+        return PrivacyLossDistribution(pmf)
+
+
+def _coin_part(mechanism: CoinVote, runs: int, level: Level) -> _Part:
+    """Every cell that moves is a run of its own.
+
+    Votes are whole, so a cell that may move by one vote moves by one or by none, and by none it
+    loses nothing. The law need not be log-concave: all outcomes are split, in any order. It is
+    symmetric, so swapped the pair is the same mirrored.
+    """
+    moved = mechanism.sensitivity(level)
+    if moved.cells is None or moved.step != mechanism.unit:
+        raise Unsupported(
+            "PLD needs the shape of the worst move, which is not known for the committee's coins "
+            f"at {level.value} level with these ballots"
+        )
+    step, masses = mechanism.unit, mechanism.law.probabilities()
+    within = inside(masses, step)
+    if not within.any():
+        raise Unsupported("a vote moves a total beyond the reach of the committee's coins")
+    places = np.flatnonzero(within)
+    mass = masses[places]
+    loss = np.log(mass) - np.log(masses[places + step]) + 2 * _ROUNDING
+    beyond = escaped_mass(masses, within)
+
+    def build(interval: float) -> PrivacyLossDistribution:
+        split = _Split(interval, float(loss.min()), float(loss.max()))
+        split.add(mass * (1 + _ROUNDING), loss)
+        return split.distribution(beyond)
+
+    spread = step * step / mechanism.variance
+    return _Part(runs * moved.cells, spread, float(np.abs(loss).max()), build)
 
 
 def _log_skellam(outcomes: FloatArray, variance: float) -> FloatArray:

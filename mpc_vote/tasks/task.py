@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,12 +23,15 @@ import numpy.typing as npt
 
 from mpc_vote.pki.identity import NAME_PATTERN
 from mpc_vote.tasks.inputs import Input, parse_input
-from mpc_vote.tasks.parsing import Section, TaskError
+from mpc_vote.tasks.parsing import MAX_TEXT, Section, TaskError
 from mpc_vote.voting.ballots import BALLOTS, BallotKind
 from mpc_vote.voting.limits import MAX_CLASSES, MAX_K
 
 FORMAT = 1
 MAX_TASK_BYTES = 1 << 20
+# A key of very many parts takes the standard library's parser hours; no text of a task has so many.
+_PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+"""
+_DEEP = re.compile(rf"(?<![\w\\-]){_PART}(?:\.[ \t]*+{_PART}){{{MAX_TEXT // 2}}}")
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,8 @@ class Task:
         """From the text of a file."""
         if len(text.encode()) > MAX_TASK_BYTES:
             raise TaskError(f"a task takes at most {MAX_TASK_BYTES:,} bytes")
+        if _DEEP.search(text):
+            raise TaskError("not valid TOML of a task: a key has too many parts")
         try:
             content = tomllib.loads(text)
         except (

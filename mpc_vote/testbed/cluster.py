@@ -39,7 +39,7 @@ from mpc_vote.pki.identity import Identity, Role
 from mpc_vote.tasks import Task
 from mpc_vote.tasks.toml import dump
 from mpc_vote.testbed.children import Children
-from mpc_vote.testbed.members import Member, settings_of
+from mpc_vote.testbed.members import Member, check_members, settings_of
 
 if TYPE_CHECKING:
     from mpc_vote.testbed.in_process import InProcessAgents
@@ -88,6 +88,7 @@ class Cluster(Children):
         scores, which votes in this process. Everything is kept under `directory`, or until the end
         in a temporary one.
         """
+        check_members(agents)
         temporary = None
         if directory is None:
             temporary = tempfile.TemporaryDirectory(prefix="mpc-vote-cluster-")
@@ -129,17 +130,23 @@ class Cluster(Children):
     def __post_init__(self) -> None:
         if self.parties < 2:
             raise CommandError("at least two parties are needed")
-        ports = free_ports(self.parties + 2)
+        ports = free_ports(2 * self.parties + 2)
         self.coordinator_address = f"127.0.0.1:{ports[0]}"
         self.dealer_address = f"127.0.0.1:{ports[1]}"
-        self.party_addresses = {
-            f"party-{rank}": f"127.0.0.1:{port}" for rank, port in enumerate(ports[2:])
-        }
+        names = [f"party-{rank}" for rank in range(self.parties)]
+        addresses = [f"127.0.0.1:{port}" for port in ports[2:]]
+        self.party_addresses = dict(zip(names, addresses, strict=False))
+        # Where parties take links from each other.
+        self.peer_addresses = dict(zip(names, addresses[self.parties :], strict=True))
 
     def address(self, caller: str, server: str) -> str:
         """Where a caller finds a server; a subclass may put something in between."""
         servers = {"coordinator": self.coordinator_address, "dealer": self.dealer_address}
         return {**servers, **self.party_addresses}[server]
+
+    def peer_address(self, caller: str, peer: str) -> str:
+        """Where a party finds another; a subclass may put something in between."""
+        return self.peer_addresses[peer]
 
     @property
     def client_certs(self) -> Path:
@@ -186,7 +193,8 @@ class Cluster(Children):
         settings = {
             "listen": self.party_addresses[name],
             "data-dir": str(self.directory / "data" / name),
-            "parties": self._parties(name),
+            "peer-listen": self.peer_addresses[name],
+            "peers": ",".join(f"{p}={self.peer_address(name, p)}" for p in self.peer_addresses),
             "dealer": self.address(name, "dealer"),
             **self.party_settings,
         }

@@ -10,8 +10,29 @@ from mpc_vote.app.process import CommandError
 
 Function: TypeAlias = Callable[[Any], Any]
 Member: TypeAlias = str | Path | Mapping[str, object] | Function
+_QUORUM = "min-quorum"
 # Settings that are paths: an agent's process may have another working directory one day.
 _PATHS = ("data", "public", "model-ca")
+
+
+def check_members(members: Mapping[str, Member]) -> None:
+    """Refuses what could be no federation, before anything is made for it."""
+    if not isinstance(members, Mapping):
+        raise CommandError(
+            'agents are given by name, as in {"ann": "ann.csv", "bob": "bob.csv"}, not as a '
+            f"{type(members).__name__}"
+        )
+    if not members:
+        raise CommandError("a cluster needs agents, and none is given: nobody could vote")
+    for name, member in members.items():
+        settings = member if isinstance(member, Mapping) else {}
+        for key, value in settings.items():
+            least = str(value)
+            if key.replace("_", "-") == _QUORUM and least.isdigit() and int(least) > len(members):
+                raise CommandError(
+                    f"agent {name} refuses rounds of fewer than {least} agents, and there are "
+                    f"{len(members)}: lower its {key}, or add agents"
+                )
 
 
 def settings_of(

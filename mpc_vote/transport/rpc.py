@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import datetime as dt
 import functools
 import inspect
 import logging
@@ -39,6 +38,7 @@ from mpc_vote.pki.identity import (
     server_options,
 )
 from mpc_vote.transport import health
+from mpc_vote.transport.validity import objection
 
 log = logging.getLogger(__name__)
 
@@ -176,7 +176,7 @@ class _Door(grpc.aio.ServerInterceptor):
     def look(self) -> None:
         """Ends the calls of callers whose certificate is no longer good."""
         for task, peer in self._calls.items():
-            error = self._fault(peer)
+            error = objection(self._credentials, peer)
             if error is not None and task not in self._ended:
                 self._ended[task] = error
                 task.cancel()
@@ -218,7 +218,7 @@ class _Door(grpc.aio.ServerInterceptor):
         self, context: Any, upload: AsyncIterator[Any] | None
     ) -> AsyncIterator[None]:
         peer = revocation.peer(context.auth_context())
-        error = self._fault(peer)
+        error = objection(self._credentials, peer)
         if error is not None:
             if upload is not None:
                 await _drain(upload)
@@ -236,15 +236,6 @@ class _Door(grpc.aio.ServerInterceptor):
         finally:
             del self._calls[task]
             self._ended.pop(task, None)
-
-    def _fault(self, peer: revocation.Peer | None) -> VoteError | None:
-        if peer is None:
-            return VoteError(ErrorKind.UNAUTHENTICATED)
-        if peer.serials & self._credentials.newest().revoked.serials:
-            return VoteError(ErrorKind.CERTIFICATE_REVOKED)
-        if peer.not_after < dt.datetime.now(dt.UTC):
-            return VoteError(ErrorKind.CERTIFICATE_EXPIRED)
-        return None
 
 
 class Server:

@@ -28,6 +28,10 @@ Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 
 MAX_POINTER_BITS = 10
+# A multiple of what any pointer has places, and of 8.
+_STRETCH = 1 << 17
+_MASK = np.dtype("<u2")
+_OCTET = np.dtype(np.uint8)
 # Numbers of one item: what a party's memory holds at a time.
 MAX_NUMBERS = 1 << 26
 
@@ -101,18 +105,31 @@ class BitConversion(Item[BitConversionPart]):
         streams = [SeedStream(seed, index) for seed in seeds]
         masks = [self._masks(stream) for stream in streams]
         pointers, flags = (np.bitwise_xor.reduce(parts) for parts in zip(*masks, strict=True))
-        numbers = np.zeros(self.numbers, self._dtype)
-        numbers[np.arange(self.pointers) * self.places + pointers] = 1
-        numbers[self.pointers * self.places :] = flags
-        for stream in streams[:-1]:
-            numbers -= self._draw(stream)
-        return ring.pack_planes(numbers, self.ring_bits)
+        planes = np.empty(self.correction_bytes, np.uint8)
+        # The truth, and then the shares, of so many numbers as stay in the processor's caches.
+        for start in range(0, self.numbers, _STRETCH):
+            numbers = self._truth(pointers, flags, start, min(start + _STRETCH, self.numbers))
+            for stream in streams[:-1]:
+                numbers -= stream.draw(numbers.size, self._dtype)
+            ring.write_planes(planes, numbers, self.ring_bits, start, self.numbers)
+        return planes.tobytes()
+
+    def _truth(self, pointers: Array, flags: Bytes, start: int, end: int) -> Array:
+        """What the shares of numbers `start` to `end` add up to."""
+        numbers = np.zeros(end - start, self._dtype)
+        first, last = (min(place // self.places, self.pointers) for place in (start, end))
+        own = np.arange(first, last) * self.places + pointers[first:last] - start
+        numbers[own] = 1
+        cut = self.pointers * self.places
+        if end > cut:
+            numbers[max(cut - start, 0) :] = flags[max(start - cut, 0) : end - cut]
+        return numbers
 
     def _masks(self, stream: SeedStream) -> tuple[Array, Bytes]:
-        pointers = np.frombuffer(stream.take(2 * self.pointers), "<u2")
-        flags = np.frombuffer(stream.take((self.flags + 7) // 8), np.uint8)
+        pointers = stream.draw(self.pointers, _MASK)
+        flags = stream.draw((self.flags + 7) // 8, _OCTET)
         bits = np.unpackbits(flags, bitorder="little", count=self.flags)
         return pointers & np.uint16(self.places - 1), bits
 
     def _draw(self, stream: SeedStream) -> Array:
-        return np.frombuffer(stream.take(self.numbers * self._dtype.itemsize), self._dtype)
+        return stream.draw(self.numbers, self._dtype)

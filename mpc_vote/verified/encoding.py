@@ -1,10 +1,8 @@
-"""What an agent shares in a verified round: bits that can't say more than votes and some noise."""
+"""What an agent shares in a verified round: bits that can't say more than its votes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -15,39 +13,19 @@ from mpc_vote.mpc.sharing import Share
 IntArray = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.uint8]
 
-# No honest agent's noise is beyond the bound of a cell, but with this probability: it is then cut.
-# That is below 12 standard deviations wherever one is at least 8 units, half a vote.
-TAIL = 2.0**-90
-
-
-def weights_for(most: int) -> tuple[int, ...]:
-    """Weights whose subsets add up to every number from 0 to `most`, and to no other."""
-    weights, reached = [], 0
-    while reached < most:
-        weights.append(min(reached + 1, most - reached))
-        reached += weights[-1]
-    return tuple(weights)
-
 
 @dataclass(frozen=True)
 class Layout:
-    """The bits of one agent's answer to one query: the votes first, then the noise of each cell.
+    """The bits of one agent's answer to one query.
 
-    Votes are `votes` pointers, each to a class or to none; or, where classes are `attributes`, a
-    flag for each, of which an honest agent sets at most `votes`. A vote is `unit` units of a total,
-    and no noise is beyond `bound` units.
+    They are `votes` pointers, each to a class or to none; or, where classes are `attributes`, a
+    flag for each, of which an honest agent sets at most `votes`. A vote is `unit` units of a total.
     """
 
     classes: int
     unit: int
-    bound: int
     votes: int = 1
     attributes: bool = False
-
-    @cached_property
-    def noise_weights(self) -> tuple[int, ...]:
-        """What the flags of a cell's noise are worth, from -bound on."""
-        return weights_for(2 * self.bound)
 
     @property
     def pointers(self) -> int:
@@ -60,14 +38,14 @@ class Layout:
         return 0 if self.attributes else self.classes.bit_length()
 
     @property
-    def vote_flags(self) -> int:
-        """Flags of a query that are votes."""
+    def flags(self) -> int:
+        """Flags of a query."""
         return self.classes if self.attributes else 0
 
     @property
-    def flags(self) -> int:
-        """All flags of a query."""
-        return self.vote_flags + self.classes * len(self.noise_weights)
+    def most(self) -> int:
+        """The largest part of a total, in units, that any bits are worth."""
+        return self.unit * (1 if self.attributes else self.votes)
 
     @property
     def bits(self) -> int:
@@ -84,11 +62,10 @@ class Layout:
         return (queries * self.bits + 7) // 8
 
 
-def encode(layout: Layout, ballot: IntArray, noise_drawn: IntArray) -> Bits:
-    """A ballot in units and its noise, both (queries, classes), as bits (queries, bits).
+def encode(layout: Layout, ballot: IntArray) -> Bits:
+    """A ballot in units, (queries, classes), as bits (queries, bits).
 
-    What is no ballot is refused: nobody checks it later. Noise beyond the bound, of which there is
-    none but with probability TAIL, is cut to it.
+    What is no ballot is refused: nobody checks it later.
     """
     votes, rest = np.divmod(ballot, layout.unit)
     if rest.any() or (votes < 0).any():
@@ -97,9 +74,7 @@ def encode(layout: Layout, ballot: IntArray, noise_drawn: IntArray) -> Bits:
         raise ValueError("an attribute has no more than one vote")
     if (votes.sum(axis=1) > layout.votes).any():
         raise ValueError(f"a query has at most {layout.votes} votes")
-    cast = votes.astype(np.uint8) if layout.attributes else _pointers(layout, votes)
-    cut = np.clip(noise_drawn, -layout.bound, layout.bound) + layout.bound
-    return np.concatenate([cast, _flags(cut, layout.noise_weights)], axis=1)
+    return votes.astype(np.uint8) if layout.attributes else _pointers(layout, votes)
 
 
 def _pointers(layout: Layout, votes: IntArray) -> Bits:
@@ -133,17 +108,6 @@ def random_orders(rows: int, length: int) -> IntArray:
         ranked = np.take_along_axis(keys, orders[left], axis=1)
         left = left[(ranked[:, 1:] == ranked[:, :-1]).any(axis=1)]
     return orders
-
-
-def _flags(values: IntArray, weights: Sequence[int]) -> Bits:
-    """Numbers (queries, classes) as flags (queries, classes x weights)."""
-    flags = np.empty((*values.shape, len(weights)), dtype=np.uint8)
-    below = sum(weights)
-    for place, weight in reversed(list(enumerate(weights))):
-        below -= weight
-        flags[:, :, place] = values > below
-        values = values - weight * flags[:, :, place].astype(np.int64)
-    return flags.reshape(len(values), -1)
 
 
 def split_bits(bits: Bits, parties: int, explicit: int) -> list[Share]:

@@ -11,6 +11,7 @@ from mpc_vote.mpc.preprocessing import Preprocessing
 from mpc_vote.mpc.prg import Words
 from mpc_vote.mpc.sharing import Share, ShareReader, split, sum_blocks
 from mpc_vote.verified.encoding import BitReader, encode, split_bits
+from mpc_vote.verified.summation import ByteSource
 from mpc_vote.voting.ballots import IntArray
 from mpc_vote.voting.spec import Spec
 
@@ -18,12 +19,17 @@ from mpc_vote.voting.spec import Spec
 class Totals:
     """A party's shares of the totals of a round, row by row, of the agents whose shares it has.
 
-    The ballots of a verified round are all turned into numbers before the first row is given.
+    The ballots of a verified round are all turned into numbers before the first row is given, with
+    noise that the parties draw then: so totals are made after the round's one aggregation is marked
+    for ever. Any `coins` but fresh ones are for simulation only.
     """
 
-    def __init__(self, spec: Spec, shares: Mapping[str, Share]) -> None:
+    def __init__(
+        self, spec: Spec, shares: Mapping[str, Share], coins: ByteSource | None = None
+    ) -> None:
         self._spec = spec
         self._shares = shares
+        self._coins = coins
         self._readers = [
             ShareReader(share, spec.message.ring_bits)
             for share in ([] if spec.message.verified else shares.values())
@@ -59,12 +65,13 @@ class Totals:
             BitReader(self._shares[agent], spec.layout(agent)) if agent in self._shares else None
             for agent in spec.roster
         ]
-        return spec.summation.run(readers, channel, preprocessing)
+        return spec.summation.run(readers, channel, preprocessing, self._coins)
 
 
-def share_ballot(spec: Spec, agent: str, ballot: IntArray, noise: IntArray) -> list[Share]:
-    """An agent's side: shares of its ballot and noise, one for each party."""
+def share_ballot(spec: Spec, agent: str, ballot: IntArray) -> list[Share]:
+    """An agent's side: shares of its ballot, one for each party; in a round that is not verified
+    the ballot holds its noise."""
     parties, explicit = len(spec.parties), spec.explicit_rank(agent)
     if spec.message.verified:
-        return split_bits(encode(spec.layout(agent), ballot, noise), parties, explicit)
-    return split(ballot + noise, parties, explicit, spec.message.ring_bits)
+        return split_bits(encode(spec.layout(agent), ballot), parties, explicit)
+    return split(ballot, parties, explicit, spec.message.ring_bits)

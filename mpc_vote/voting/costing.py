@@ -1,9 +1,10 @@
 """Plans: what a number of queries would cost before anybody is asked, and the noise or queries for
 an epsilon.
 
-A plan names noise in votes. The noise that counts is what nobody who attacks knows: every agent
-adds sigma^2 / (quorum - collusion), so a round that completes carries at least sigma^2 that no
-`collusion` agents know together. Agents beyond that number know more, and leave less.
+A plan names noise in votes. The noise that counts is what nobody who attacks knows. Agents know
+nothing of what the committee draws in a verified round. Where agents add it, each adds sigma^2 /
+(quorum - collusion), so a round that completes carries at least sigma^2 that no `collusion` agents
+know together. Agents beyond that number know more, and leave less.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TypeAlias
 
-from mpc_vote.privacy import noise
+from mpc_vote.privacy import coins, noise
 from mpc_vote.privacy.accountant import (
     MIN_DELTA,
     Epsilons,
@@ -24,12 +25,10 @@ from mpc_vote.privacy.accountant import (
     gaussian_exact_epsilon,
     simple_epsilon,
 )
-from mpc_vote.privacy.mechanisms import GaussianVote, Level, SkellamVote
+from mpc_vote.privacy.mechanisms import CoinVote, GaussianVote, Level, SkellamVote
 from mpc_vote.privacy.rounding import round_up
-from mpc_vote.voting.ballots import (
-    BallotKind,
-)
-from mpc_vote.voting.charge import charge
+from mpc_vote.voting.ballots import BallotKind
+from mpc_vote.voting.charge import charge, committee_charge
 from mpc_vote.voting.limits import MAX_AGENTS, MAX_K
 
 MAX_PLANNED_QUERIES = 10**9
@@ -39,12 +38,12 @@ MIN_SIGMA = 0.01
 """In votes; with less noise no label is protected, and the bounds say nothing."""
 
 MAX_EXACT = 10_000.0
-"""The tight epsilon above which Skellam noise is not accounted for exactly."""
+"""The tight epsilon above which noise of integers is not accounted for exactly."""
 
 MAX_UNITS = noise.MAX_STD * math.sqrt(MAX_AGENTS)
 """The most Skellam noise, as a standard deviation in units, that a full roster can draw."""
 
-Vote: TypeAlias = SkellamVote | GaussianVote
+Vote: TypeAlias = SkellamVote | CoinVote | GaussianVote
 
 _DIGITS = 4
 _FIRST = 1000  # the first number of so many digits
@@ -56,8 +55,10 @@ class PlanError(ValueError):
 
 
 class Noise(enum.StrEnum):
-    """Skellam is what the service adds; Gaussian the ideal it stands for, without encoding."""
+    """Coins are what the committee draws in verified rounds, Skellam what agents add in others;
+    Gaussian is the ideal that both stand for, without encoding."""
 
+    COINS = "coins"
     SKELLAM = "skellam"
     GAUSSIAN = "gaussian"
 
@@ -72,7 +73,8 @@ class Accountant(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Roster:
-    """Who shares the noise: a round completes with `quorum` agents or more."""
+    """Who votes, and shares the noise if agents add it: a round completes with `quorum` agents or
+    more."""
 
     agents: int
     quorum: int
@@ -127,19 +129,38 @@ class CostPlan:
                 )
         elif self.tau is not None:
             raise PlanError(f"{self.ballot.name} ballots have no tau")
-        if not MIN_SIGMA <= self.sigma <= self.largest_sigma:
+        if self.noise is Noise.COINS and not self.ballot.can_be_verified:
             raise PlanError(
-                f"sigma must be {MIN_SIGMA:g} to {self.largest_sigma:.6g} votes, not {self.sigma:g}"
+                f"{self.ballot.name} ballots can't be verified, and coins are for verified rounds: "
+                f"use {Noise.SKELLAM} noise"
+            )
+        if self.noise is Noise.COINS and self.roster is not None and self.roster.collusion:
+            raise PlanError(
+                "agents know none of the committee's noise: there is no collusion bound"
+            )
+        if not self.least_sigma <= self.sigma <= self.largest_sigma:
+            raise PlanError(
+                f"sigma must be {self.least_sigma:g} to {self.largest_sigma:.6g} votes, not "
+                f"{self.sigma:g}"
             )
 
     @property
     def fraction_bits(self) -> int:
         """A vote is 2^f units, as in the service."""
+        if self.noise is Noise.COINS:
+            return coins.fraction_bits_for(self.sigma)
         return self.ballot.default_fraction_bits(self.ks)
+
+    @property
+    def least_sigma(self) -> float:
+        """With less no label is protected, or no service could draw it."""
+        return coins.MIN_SIGMA if self.noise is Noise.COINS else MIN_SIGMA
 
     @property
     def largest_sigma(self) -> float:
         """No service could draw more, whoever is in its roster."""
+        if self.noise is Noise.COINS:
+            return coins.MAX_SIGMA
         return MAX_UNITS / self.unit if self.noise is Noise.SKELLAM else noise.MAX_SIGMA
 
     @property
@@ -162,9 +183,9 @@ class CostPlan:
     @property
     def unit(self) -> int:
         """Units in a vote: of the encoding, or without one such that sensitivities are whole."""
-        if self.noise is Noise.SKELLAM:
-            return 1 << self.fraction_bits
-        return self.ballot.ideal_unit(self.ks)
+        if self.noise is Noise.GAUSSIAN:
+            return self.ballot.ideal_unit(self.ks)
+        return 1 << self.fraction_bits
 
     @property
     def mechanism(self) -> Vote:
@@ -190,7 +211,11 @@ class CostPlan:
         return self._quorum - (0 if self.roster is None else self.roster.collusion)
 
     def _with(self, parts: int) -> Vote:
-        """The mechanism under the noise of so many agents."""
+        """The mechanism under the noise of so many agents, where agents add it."""
+        if self.noise is Noise.COINS:
+            return committee_charge(
+                self.ballot, queries=self.queries, sigma=self.sigma, ks=self.ks, tau=self.tau
+            )
         if self.noise is Noise.SKELLAM:
             return charge(
                 self.ballot,
@@ -253,7 +278,7 @@ def loss(plan: CostPlan, level: Level, accountant: Accountant) -> float:
 def _epsilons(vote: Vote, level: Level, delta: float) -> Epsilons:
     """By every account; only what is not lost already is worth minutes of an exact one."""
     tight = epsilon([vote], level, delta)
-    if isinstance(vote, SkellamVote) and tight > MAX_EXACT:
+    if not isinstance(vote, GaussianVote) and tight > MAX_EXACT:
         simple = simple_epsilon([vote], level, delta)
         return Epsilons(simple, tight, None, f"above {MAX_EXACT:g} nothing is protected anyway")
     return epsilons([vote], level, delta)
@@ -297,7 +322,7 @@ def solve_sigma(plan: CostPlan, target: float, level: Level, accountant: Account
     def after(number: int) -> CostPlan:
         return replace(plan, sigma=_sigma(number))
 
-    first, last = _place(MIN_SIGMA), _place(plan.largest_sigma)
+    first, last = _place(plan.least_sigma), _place(plan.largest_sigma)
     guess = math.sqrt(plan.queries * plan.moved(level)) / _ideal(target, plan.delta)
     start = min(max(_place(guess), first + 1), last)
     try:
@@ -305,8 +330,8 @@ def solve_sigma(plan: CostPlan, target: float, level: Level, accountant: Account
     except _TooFar as error:
         if error.met:
             raise PlanError(
-                f"epsilon {target:g} is met with any noise: a sigma of {MIN_SIGMA:g} already "
-                f"gives {round_up(error.epsilon)}"
+                f"epsilon {target:g} is met with any noise: a sigma of {plan.least_sigma:g} "
+                f"already gives {round_up(error.epsilon)}"
             ) from error
         raise PlanError(
             f"a sigma of {_sigma(last):g}, the largest, still costs epsilon "

@@ -66,18 +66,20 @@ class Poll:
         sigma: float,
         quorum: int,
         collusion: int,
+        verified: bool,
         participation: float = 1.0,
     ) -> Poll:
         """Of agents with these k, or any number for each if the kind has none.
 
-        Of them that part takes part, and no fewer than the quorum. Everyone's noise is in the
-        totals, also what the quorum could do without: those who hide a colluding agent's or an
-        absent one's add more than sigma if nobody colludes or is absent.
+        Of them that part takes part, and no fewer than the quorum. In a verified round the noise is
+        sigma. Else everyone's noise is in the totals, also what the quorum could do without: those
+        who hide a colluding agent's or an absent one's add more than sigma if nobody colludes or is
+        absent.
         """
         if not 0 < participation <= 1:
             raise ValueError(f"participation must be above 0 and at most 1, not {participation}")
         counted = max(quorum, round(participation * len(ks)))
-        noise = sigma * math.sqrt(counted / (quorum - collusion))
+        noise = sigma if verified else sigma * math.sqrt(counted / (quorum - collusion))
         return cls(kind, classes, counted, kind.votes(ks) * counted / len(ks), noise)
 
     @classmethod
@@ -91,6 +93,7 @@ class Poll:
             sigma=m.sigma,
             quorum=m.quorum,
             collusion=m.collusion,
+            verified=m.verified,
             participation=participation,
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median_low
 
 from mpc_vote.argmax.registry import EngineKind
-from mpc_vote.privacy import noise
+from mpc_vote.privacy import coins, noise
 from mpc_vote.proto.mpcvote.v1 import common_pb2
 from mpc_vote.voting.ballots import BallotKind
 from mpc_vote.voting.spec import Spec
@@ -46,14 +46,19 @@ def draft(
         classes=classes,
         ballot=kind.code,
         tau=tau,
-        fraction_bits=_fraction_bits(kind, list(roster.values()), sigma, quorum, collusion),
+        fraction_bits=(
+            coins.fraction_bits_for(sigma)
+            if verified
+            else _fraction_bits(kind, list(roster.values()), sigma, quorum, collusion)
+        ),
         sigma=sigma,
         roster=[
             common_pb2.RosterEntry(agent=agent, k=k if kind.needs_k else 0)
             for agent, k in roster.items()
         ],
         quorum=quorum,
-        collusion=collusion,
+        # The committee's noise is known to no agents, however many collude.
+        collusion=0 if verified else collusion,
         parties=parties,
         dealer=dealer,
         deadline_unix_ms=deadline_unix_ms,
@@ -81,7 +86,7 @@ def _fraction_bits(
 def complete(
     message: common_pb2.RoundSpec, queries_digest: bytes, engine: EngineKind, round_trip: float
 ) -> Spec:
-    """A draft with the ring and the groups that suit the engine, and so a spec.
+    """A draft with the ring and the schedule that suit the engine, and so a spec.
 
     `round_trip` is the distance between parties in seconds.
     """
@@ -89,6 +94,9 @@ def complete(
     message.queries_digest = queries_digest
     message.engine = engine.code
     message.ring_bits = engine.ring_bits(drafted.total_bound)
-    parties = len(message.parties)
-    message.groups.extend(engine.groups(drafted.rows, drafted.row_classes, parties, round_trip))
+    schedule = engine.schedule(
+        message.ring_bits, drafted.rows, drafted.row_classes, len(message.parties), round_trip
+    )
+    message.groups.extend(schedule.groups)
+    message.two_rounds = schedule.two_rounds
     return Spec.seal(message)

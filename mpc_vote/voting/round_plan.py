@@ -93,6 +93,7 @@ class RoundPlan:
             sigma=self.sigma,
             quorum=self.quorum,
             collusion=self.collusion,
+            verified=self.verified,
             participation=participation,
         )
         return forecast(poll, agreement, turnout)

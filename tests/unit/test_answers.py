@@ -27,6 +27,7 @@ from mpc_vote.proto.mpcvote.v1 import (
     model_pb2,
     model_pb2_grpc,
 )
+from mpc_vote.results import COMMONEST
 from tests.security.fuzz.fakes import Channel
 from tests.system.service.support import refused
 
@@ -185,6 +186,37 @@ async def test_a_label_is_one_of_the_classes() -> None:
     client = Client(RequestLabels=labelled(label_pb2.Labels(width=1, values=[0, 1, 2, 3])))
     with refused(ErrorKind.ANSWER_MALFORMED, "label 3 of 3 classes"):
         await client.label(np.zeros((ROWS, 2), np.float32), Plan(classes=3))
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ([1] * 18 + [0, 2], ["18 of 20 labels are class 1"]),
+        ([1] * 17 + [0, 2, 2], []),
+        ([1] * 19, []),
+    ],
+)
+async def test_labels_that_are_nearly_all_alike_are_warned_of(
+    values: list[int], told: list[str]
+) -> None:
+    client = Client(RequestLabels=labelled(label_pb2.Labels(width=1, values=values)))
+    result = await client.label(np.zeros((len(values), 2), np.float32), Plan(classes=3))
+    assert [warning.partition(":")[0] for warning in result.warnings] == told
+
+
+@pytest.mark.parametrize("command", [train, model])
+def test_a_model_that_may_say_one_class_alone_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: ModuleType
+) -> None:
+    alike = model_pb2.Model(version=1, metrics={"agreement": 0.94, COMMONEST: 0.94})
+    answers: dict[str, list[Message]] = {
+        "Train": [model_pb2.TrainResponse(model=alike)],
+        "ListModels": [model_pb2.ListModelsResponse(models=[alike])],
+    }
+    assert run(monkeypatch, command, **answers) == 0
+    told = capsys.readouterr().out
+    assert "agreement 0.94, agreement_commonest 0.94" in told
+    assert "always saying the commonest of them would (0.94)" in told
 
 
 @pytest.mark.parametrize("values", [[], [0] * ROWS])

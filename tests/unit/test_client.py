@@ -37,6 +37,30 @@ def client(tmp_path: Path) -> Iterator[LabelClient]:
 # Plans
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"classes": 3, "sigma": "10"}, "plan.sigma must be a number, not '10'"),
+        ({"classes": 3.5}, "plan.classes must be a whole number, not 3.5"),
+        ({"task": "task.toml"}, r"plan.task must be a task, such as Task.load\('task.toml'\)"),
+    ],
+)
+def test_what_is_of_another_type_is_told_by_name(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        Plan(**given)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    plan = Plan(classes=np.int64(3), sigma=np.float32(2))  # type: ignore[arg-type]
+    assert (plan.message().classes, plan.message().sigma) == (3, 2)
+
+
+def test_no_queries_at_all_are_told_as_such(client: LabelClient) -> None:
+    with pytest.raises(VoteError) as caught:
+        client.label(None, Plan(classes=3))  # type: ignore[arg-type]
+    assert caught.value.kind is ErrorKind.QUERIES_EMPTY
+
+
 @pytest.mark.parametrize("name", BALLOTS.names())
 def test_a_plan_takes_a_kind_of_ballot_by_its_name(name: str) -> None:
     kind = BALLOTS.by_name(name)

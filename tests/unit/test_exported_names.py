@@ -23,6 +23,7 @@ PUBLIC = {
     "mpc_vote.argmax": {
         "argmax_plan",
         "integer_tensor",
+        "register_max_method",
         "secure_argmax",
     },
     "mpc_vote.data": {
@@ -39,6 +40,7 @@ PUBLIC = {
         "Budget",
         "BudgetExhausted",
         "Clipped",
+        "CoinVote",
         "Epsilons",
         "GaussianScreen",
         "GaussianVote",

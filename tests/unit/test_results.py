@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import fields
 
+import pytest
+
 from mpc_vote.proto.mpcvote.v1 import common_pb2, model_pb2
 from mpc_vote.results import Cost, Model
 
@@ -33,3 +35,21 @@ def test_a_model_has_every_field_of_the_message_or_its_meaning() -> None:
 def test_a_time_that_a_lying_service_makes_up_is_no_error() -> None:
     model = Model.from_message(model_pb2.Model(trained_unix_ms=2**62))
     assert model.trained == dt.datetime.fromtimestamp(0, dt.UTC)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "little"),
+    [
+        ({"agreement": 0.94, "agreement_commonest": 0.94}, True),
+        ({"agreement": 0.95, "agreement_commonest": 0.94}, False),
+        # What it says of labels that it was shown is no evidence, if some were held out.
+        ({"agreement": 1.0, "agreement_linear": 0.93, "agreement_commonest": 0.94}, True),
+        ({"agreement": 1.0, "agreement_linear": 0.96, "agreement_commonest": 0.94}, False),
+        ({"loss": 0.5, "agreement_commonest": 0.94}, False),
+        ({"agreement": 0.94}, False),
+    ],
+)
+def test_a_model_is_held_against_always_saying_the_commonest_label(
+    metrics: dict[str, float], little: bool
+) -> None:
+    assert Model.from_message(model_pb2.Model(metrics=metrics)).says_little is little

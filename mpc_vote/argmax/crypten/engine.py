@@ -20,6 +20,7 @@ from typing import Any, cast
 import numpy as np
 
 from mpc_vote.argmax.crypten.triples import TriplePart, Triples
+from mpc_vote.argmax.engine import AddedLabels, LabelCode
 from mpc_vote.mpc import ring
 from mpc_vote.mpc.channel import Channel, Traffic
 from mpc_vote.mpc.preprocessing import Item, P, Preprocessing
@@ -60,6 +61,10 @@ class CryptenArgmax:
         pairwise = self.method is MaxMethod.PAIRWISE
         words = classes * (classes - 1) if pairwise else 4 * classes
         return max(8, _BLOCK_WORDS // max(1, words) // 8 * 8)
+
+    def label_code(self, classes: int) -> LabelCode:
+        """See `Engine`."""
+        return AddedLabels(classes)
 
     def plan(self, rows: int, classes: int, parties: int) -> list[Item[Any]]:
         """See `Engine`."""

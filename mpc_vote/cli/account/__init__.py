@@ -22,6 +22,7 @@ from mpc_vote.cli.account.options import (
 from mpc_vote.cli.common import check_writable, console, dispatch, write_json
 from mpc_vote.voting.costing import (
     CostPlan,
+    Noise,
     PlanError,
     Solved,
     coalition,
@@ -59,12 +60,11 @@ async def _main(settings: AccountSettings) -> None:
         plan = solved.plan
         tables.show_solved(out, goal, solved)
     found = losses(plan)
-    coalitions = (
-        [] if plan.roster is None else [coalition(plan, plan.roster, part) for part in COALITIONS]
-    )
+    roster = None if plan.noise is Noise.COINS else plan.roster
+    coalitions = [] if roster is None else [coalition(plan, roster, part) for part in COALITIONS]
     tables.show(out, plan, found)
-    if plan.roster is not None:
-        tables.show_coalitions(out, plan.roster, coalitions)
+    if roster is not None:
+        tables.show_coalitions(out, roster, coalitions)
     tables.show_assumptions(out, plan)
     if settings.plot is not None:
         plot.draw(plan, settings.plot)

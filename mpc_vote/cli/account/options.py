@@ -64,7 +64,8 @@ class AccountSettings(_FiguresSettings):
     )
     noise: Noise = Field(
         Noise.SKELLAM,
-        description="skellam: as the service adds it; gaussian: ideal, on votes without rounding",
+        description="coins: as the committee draws it in verified rounds; skellam: as agents add "
+        "it in others; gaussian: ideal, on votes without rounding",
     )
     sigma: float | None = Field(None, description="noise that counts in one total, in votes")
     queries: int | None = Field(None, description="number of labels to release, over all rounds")

@@ -11,7 +11,7 @@ from mpc_vote.cli.account.options import Goal, Solve
 from mpc_vote.cli.account.words import votes
 from mpc_vote.cli.common import counted
 from mpc_vote.privacy.accountant import Epsilons
-from mpc_vote.privacy.mechanisms import Level
+from mpc_vote.privacy.mechanisms import CoinVote, Level
 from mpc_vote.privacy.rounding import round_up
 from mpc_vote.voting.ballots import KNN_FREQUENCY
 from mpc_vote.voting.costing import Accountant, Coalition, CostPlan, Noise, Roster, Solved
@@ -47,7 +47,7 @@ def show(out: Console, plan: CostPlan, found: Mapping[Level, Epsilons]) -> None:
     head.add_row("labels", f"{counted(plan.queries, 'query', 'queries')}, delta {plan.delta:g}")
     head.add_row("noise", _noise(plan))
     if plan.roster is not None:
-        head.add_row("agents", _agents(plan.roster))
+        head.add_row("agents", _agents(plan))
     out.print(head)
     for why in plan.objections:
         out.print(f"[yellow]warning[/yellow]: the service would refuse this: {why}")
@@ -66,15 +66,21 @@ def _noise(plan: CostPlan) -> str:
     sigma = f"sigma {counted(plan.sigma, 'vote')}"
     if plan.noise is Noise.GAUSSIAN:
         return f"ideal Gaussian, {sigma}, nothing rounded"
+    if isinstance(plan.mechanism, CoinVote):
+        law = plan.mechanism.law
+        levels = ", ".join(f"{number} x {weight}" for weight, number in law.levels)
+        return f"{law.coins} coins of the committee, {sigma}, a vote being {plan.unit}: {levels}"
     return f"Skellam, {sigma}, a vote being {plan.unit} units"
 
 
-def _agents(roster: Roster) -> str:
+def _agents(plan: CostPlan) -> str:
+    roster = plan.roster
+    assert roster is not None
+    told = f"{roster.agents}; a round completes with {roster.quorum} or more; "
+    if plan.noise is Noise.COINS:
+        return f"{told}none of them knows of the noise"
     their = "its" if roster.collusion == 1 else "their"
-    return (
-        f"{roster.agents}; a round completes with {roster.quorum} or more; "
-        f"{roster.collusion or 'none'} assumed to pool {their} noise"
-    )
+    return f"{told}{roster.collusion or 'none'} assumed to pool {their} noise"
 
 
 def _moved(plan: CostPlan, level: Level) -> str:
@@ -132,11 +138,21 @@ def show_assumptions(out: Console, plan: CostPlan) -> None:
     out.print("assumed:")
     for line in (
         f"(epsilon, delta) at delta {plan.delta:g}, whatever the votes are",
-        "agent level: an agent is added or removed, its ballot being zero then, while its noise "
-        "stays: a fixed noise roster",
+        "agent level: an agent's ballot is left out of the sum, while the noise of the total stays",
         "instance level: one record of one agent is added, removed or replaced"
         + (", and the feature map does not depend on it" if plan.ks else ""),
-        "sigma is noise that nobody who attacks knows: each agent adds noise of variance sigma^2 / "
-        "(quorum - collusion), so agents above the quorum may drop out",
+        _known(plan),
     ):
         out.print(f"- {line}")
+
+
+def _known(plan: CostPlan) -> str:
+    if plan.noise is Noise.COINS:
+        return (
+            "nobody who attacks knows of the noise: one party at least is honest, and the dealer "
+            "is; with a dealer that shows what it deals to a party nothing is guaranteed"
+        )
+    return (
+        "sigma is noise that nobody who attacks knows: each agent adds noise of variance sigma^2 / "
+        "(quorum - collusion), so agents above the quorum may drop out"
+    )

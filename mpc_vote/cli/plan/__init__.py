@@ -24,9 +24,11 @@ from mpc_vote.cli.plan.options import (
     task_of,
 )
 from mpc_vote.client import AsyncLabelClient
+from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.tasks import Task
 from mpc_vote.voting.costing import PlanError
+from mpc_vote.voting.round_plan import RoundPlan
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -56,15 +58,36 @@ async def _live(
     client: AsyncLabelClient, settings: PlanSettings, task: Task | None, out: Console
 ) -> None:
     """Plans with the agents that attend now, then makes a dry run of the best plan."""
-    first = request_of(settings, task, max(settings.sigma, default=None))
-    planned = await client.plan(settings.queries[0], first)
+    planned, refused = await _attending(client, settings, task)
+    kept = [sigma for sigma in settings.sigma if sigma not in refused]
+    settings = settings.model_copy(update={"sigma": kept})
     made = _reckon(settings, federation_at(settings, planned))
     _show(out, settings, made)
+    for sigma, why in refused.items():
+        out.print(f"- Sigma {sigma:g} is left out, as the service would refuse it: {why}")
     best = await client.plan(made.chosen.queries, request_of(settings, task, made.chosen.sigma))
     out.print(f"\nAsked for {best.queries} queries at sigma {best.sigma:g} now:")
     dry_run.show(out, best, settings.agreement)
     told = {"round": dry_run.figures(best, settings.agreement)}
     write_json(settings.json_path, made.document() | told)
+
+
+async def _attending(
+    client: AsyncLabelClient, settings: PlanSettings, task: Task | None
+) -> tuple[RoundPlan, dict[float, str]]:
+    """A round with the most noise that the service takes, which agents mind least; and why it
+    takes no more."""
+    refused: dict[float, str] = {}
+    wanted: list[float | None] = [*sorted(set(settings.sigma), reverse=True)] or [None]
+    for sigma in wanted:
+        try:
+            asked = request_of(settings, task, sigma)
+            return await client.plan(settings.queries[0], asked), refused
+        except VoteError as error:
+            if error.kind is not ErrorKind.SPEC_INVALID or sigma is None or sigma == wanted[-1]:
+                raise
+            refused[sigma] = error.message
+    raise AssertionError("the last one is returned or raised")
 
 
 @dataclass(frozen=True)

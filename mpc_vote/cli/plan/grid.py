@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from mpc_vote.privacy import coins
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.voting.ballots import BallotKind
 from mpc_vote.voting.costing import (
@@ -37,6 +39,7 @@ class Federation:
     participation: float
     turnout: float
     delta: float
+    verified: bool
 
     @property
     def agents(self) -> int:
@@ -48,9 +51,16 @@ class Federation:
         """On a query, at most."""
         return self.kind.votes(self.ks)
 
+    @property
+    def least_sigma(self) -> float:
+        """The least noise that can be planned with, in votes."""
+        return coins.MIN_SIGMA if self.verified else MIN_SIGMA
+
     def usual_sigmas(self) -> list[float]:
         """Noise worth a look, in two digits."""
-        return [max(MIN_SIGMA, float(f"{part * self.votes:.2g}")) for part in _PARTS]
+        most = coins.MAX_SIGMA if self.verified else math.inf
+        usual = (float(f"{part * self.votes:.2g}") for part in _PARTS)
+        return [min(most, max(self.least_sigma, sigma)) for sigma in usual]
 
     def poll(self, sigma: float) -> Poll:
         """What adds up in a total."""
@@ -61,6 +71,7 @@ class Federation:
             sigma=sigma,
             quorum=self.quorum,
             collusion=self.collusion,
+            verified=self.verified,
             participation=self.participation,
         )
 
@@ -72,7 +83,7 @@ class Federation:
         """What is accounted; it raises `PlanError` for noise that can't be."""
         return CostPlan(
             ballot=self.kind,
-            noise=Noise.SKELLAM,
+            noise=Noise.COINS if self.verified else Noise.SKELLAM,
             sigma=sigma,
             queries=queries,
             delta=self.delta,
@@ -88,7 +99,7 @@ class Federation:
     def sigma_for(self, queries: int, epsilon: float, level: Level) -> float:
         """The least noise, to four digits, for an epsilon."""
         return solve_sigma(
-            self.cost(MIN_SIGMA, queries), epsilon, level, Accountant.TIGHT
+            self.cost(self.least_sigma, queries), epsilon, level, Accountant.TIGHT
         ).plan.sigma
 
     def grown(self, agents: int) -> Federation:

@@ -63,7 +63,15 @@ class PlanSettings(Settings):
         description=f"least number of agents ({QUORUM_FRACTION:.0%} of them if left out)",
     )
     collusion: int | None = Field(
-        None, ge=0, description=f"agents assumed to pool their noise ({COLLUSION} if left out)"
+        None,
+        ge=0,
+        description="agents assumed to pool their noise in rounds that are not verified "
+        f"({COLLUSION} if left out)",
+    )
+    verified: bool | None = Field(
+        None,
+        description="the committee draws the noise, and ballots are verified; by default where the "
+        "kind of ballot can be",
     )
     participation: Part = Field(
         1.0, description="part of the agents that answer; the quorum always does"
@@ -128,8 +136,15 @@ def federation_of(settings: PlanSettings, task: Task | None) -> Federation:
             "--agents: is missing: say how many there will be, or with --certs ask a coordinator"
         )
     kind, classes, k, tau = _votes(settings, task)
+    verified = kind.can_be_verified if settings.verified is None else settings.verified
+    if verified and settings.collusion:
+        raise ConfigError(
+            "--collusion: agents know none of a verified round's noise: leave it out, or pass "
+            "--no-verified"
+        )
     quorum = settings.quorum or math.ceil(QUORUM_FRACTION * settings.agents)
-    collusion = min(COLLUSION, quorum - 1) if settings.collusion is None else settings.collusion
+    assumed = min(COLLUSION, quorum - 1) if settings.collusion is None else settings.collusion
+    collusion = 0 if verified else assumed
     if not collusion < quorum <= settings.agents:
         raise ConfigError(
             f"--quorum: must be above the collusion bound, {collusion}, and at most the number of "
@@ -145,6 +160,7 @@ def federation_of(settings: PlanSettings, task: Task | None) -> Federation:
         settings.participation,
         settings.turnout,
         settings.delta,
+        verified,
     )
 
 
@@ -160,6 +176,7 @@ def request_of(settings: PlanSettings, task: Task | None, sigma: float | None) -
         quorum=settings.quorum,
         collusion=settings.collusion,
         delta=settings.delta,
+        verified=settings.verified,
         task=task,
     )
 
@@ -176,6 +193,7 @@ def federation_at(settings: PlanSettings, planned: RoundPlan) -> Federation:
         settings.participation,
         settings.turnout,
         settings.delta,
+        planned.verified,
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from mpc_vote.cli.plan.grid import Cell, Federation, cells
 from mpc_vote.privacy.mechanisms import Level
-from mpc_vote.voting.costing import MIN_SIGMA, PlanError
+from mpc_vote.voting.costing import PlanError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,9 +72,9 @@ def _sigma(federation: Federation, queries: int, epsilon: float, level: Level) -
     try:
         return federation.sigma_for(queries, epsilon, level)
     except PlanError:
-        plan = federation.cost(MIN_SIGMA, queries)
-        enough = federation.epsilon(MIN_SIGMA, queries, level) <= epsilon
-        return MIN_SIGMA if enough else plan.largest_sigma
+        least = federation.least_sigma
+        enough = federation.epsilon(least, queries, level) <= epsilon
+        return least if enough else federation.cost(least, queries).largest_sigma
 
 
 def _draw_line(

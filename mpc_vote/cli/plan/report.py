@@ -51,7 +51,11 @@ def _federation(federation: Federation) -> str:
         parts.append(f"tau {f.tau}")
     what = "attributes" if f.kind.attributes else "classes"
     parts += [f"{f.classes} {what}", f"at most {f.votes} votes on a query"]
-    parts += [f"quorum {f.quorum}", f"{f.collusion} may collude"]
+    parts.append(f"quorum {f.quorum}")
+    if f.verified:
+        parts.append("verified: noise of the committee")
+    else:
+        parts.append(f"not verified: noise of the agents, {f.collusion} may collude")
     if f.participation < 1:
         parts.append(f"{100 * f.participation:g} % answer")
     if f.turnout < 1:
@@ -78,6 +82,7 @@ def document(
             "votes": f.votes,
             "quorum": f.quorum,
             "collusion": f.collusion,
+            "verified": f.verified,
             "participation": f.participation,
             "turnout": f.turnout,
         },

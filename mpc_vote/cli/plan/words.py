@@ -1,4 +1,4 @@
-"""How shares of labels, and epsilons, are written."""
+"""How shares of labels, epsilons and noise are written."""
 
 from __future__ import annotations
 
@@ -26,3 +26,10 @@ def rounded(epsilon: float) -> str:
     """As everywhere, but large ones without an exponent."""
     text = round_up(epsilon)
     return f"{float(text):,.0f}" if epsilon >= 1000 else text
+
+
+def told_noise(verified: bool, sigma: float, collusion: int) -> str:
+    """Whose noise a round has, and who may know of it."""
+    if verified:
+        return f"coins of the committee, sigma {sigma:g} votes, whichever agents collude"
+    return f"Skellam of the agents, sigma {sigma:g} votes, {collusion} may collude"

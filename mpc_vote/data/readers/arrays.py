@@ -46,16 +46,23 @@ def _load(path: Path) -> Array | dict[str, Array]:
         with path.open("rb") as file:
             stored = np.load(file, allow_pickle=False)
             if not isinstance(stored, np.lib.npyio.NpzFile) or stored.zip is None:
-                return np.asarray(stored)
+                return _sized(np.asarray(stored))
             # Not more is unpacked of a member than its directory says.
             sizes = {member.filename: member.file_size for member in stored.zip.infolist()}
             names = [name for name in ("x", "y") if name in stored.files]
             room.take(sum(sizes.get(f"{name}.npy", sizes.get(name, 0)) for name in names))
-            return {name: stored[name] for name in names}
+            return {name: _sized(stored[name]) for name in names}
     except TooLarge as error:
         raise ValueError(f"{path}: {error}") from error
     except Exception as error:  # numpy has no one error, and its words advise to load pickles
         raise ValueError(f"{path}: not a whole file of numpy's arrays, without objects") from error
+
+
+def _sized(array: Array) -> Array:
+    """Refuses rows without a byte, of which a file of any size can claim any number."""
+    if array.dtype.itemsize == 0:
+        raise ValueError(f"cells of {array.dtype} hold nothing")
+    return array
 
 
 def _records(path: Path, points: Array, labels: Array | None, task: Task) -> Records:

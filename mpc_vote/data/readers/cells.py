@@ -6,6 +6,7 @@ task lists that very text as a category.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ Bad = dict[int, str]
 
 MISSING = ("", "na", "n/a", "nan", "null")
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+_DECIMAL_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+")
 _WHOLE = r"^[+-]?\d+$"
 _EXACT = 1 << 24
 _SHOWN = 40
@@ -111,8 +113,19 @@ def _parsed(cells: Cells) -> tuple[npt.NDArray[np.float64], Bad]:
     found, bad = _checked(found, whole & (np.abs(found) > _EXACT))
     texts = trimmed.take(pa.array(wrong)).to_pylist()
     return found, bad | {
-        int(row): f"{text[:_SHOWN]!r} is no number" for row, text in zip(wrong, texts, strict=True)
+        int(row): _no_number(text[:_SHOWN]) for row, text in zip(wrong, texts, strict=True)
     }
+
+
+def has_decimal_comma(text: str | None) -> bool:
+    """Whether it is a number as German and others write it, which is not read: 1,234 may also be
+    over a thousand."""
+    return text is not None and _DECIMAL_COMMA.fullmatch(text.strip()) is not None
+
+
+def _no_number(text: str) -> str:
+    hint = ": write a point, not a comma" if has_decimal_comma(text) else ""
+    return f"{text!r} is no number{hint}"
 
 
 def _checked(

@@ -23,7 +23,8 @@ _DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 def read_csv(path: Path) -> Sheet:
-    """Cells between commas, quoted where they hold commas, quotes or line breaks (RFC 4180)."""
+    """Cells between commas, quoted where they hold commas, quotes or line breaks (RFC 4180); or
+    between semicolons, if the first line has some and no comma."""
     return _sheet(path, ",")
 
 
@@ -74,6 +75,11 @@ def _sheet(path: Path, delimiter: str) -> Sheet:
     try:
         check_text(path)
         with path.open(encoding="utf-8-sig", newline="") as file:
+            # The first line alone decides: no record may say how others are read.
+            first = file.readline(MAX_LINE)
+            file.seek(0)
+            if delimiter == "," and ";" in first and "," not in first:
+                delimiter = ";"
             return _parsed(path, file, delimiter)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
@@ -102,7 +108,9 @@ def _parsed(path: Path, file: TextIO, delimiter: str) -> Sheet:
             batches.append(_batch(held, schema, room))
             held, size = [], 0
     table = pa.Table.from_batches([*batches, _batch(held, schema, room)], schema)
-    return Sheet(path, table, lines, bad, quoted=delimiter == "\t")
+    if delimiter == "\t":
+        return Sheet(path, table, lines, bad, quoted=True)
+    return Sheet(path, table, lines, bad, delimiter=delimiter)
 
 
 class _Lines:

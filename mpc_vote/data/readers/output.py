@@ -69,7 +69,7 @@ def _write(out: Path, sheet: Sheet, column: str, names: Mapping[Line, str | None
     cells = [one.to_pylist() for one in sheet.table.columns]
     with out.open("w", encoding="utf-8", newline="") as file:
         if out.suffix.lower() == ".csv":
-            writer = csv.writer(file, lineterminator="\n")
+            writer = csv.writer(file, delimiter=sheet.delimiter, lineterminator="\n")
         elif sheet.quoted:  # what was between tabs is written as it was
             writer = csv.writer(
                 file, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE, quotechar=None

@@ -25,42 +25,41 @@ _ROWS = 8_192
 def read_parquet(path: Path) -> Sheet:
     """The columns with their types."""
     try:
-        table = _table(path)
+        table, nested = _table(path)
     except (pa.ArrowException, OSError) as error:
         why = str(error).splitlines()[0]
         raise ValueError(f"{path}: not a Parquet file that can be read ({why})") from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     try:
-        return Sheet(path, table, range(1, table.num_rows + 1))
+        return Sheet(path, table, range(1, table.num_rows + 1), nested=nested)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _table(path: Path) -> pa.Table:
+def _table(path: Path) -> tuple[pa.Table, dict[str, str]]:
+    """Columns of one value a row, and the types of others: one row of lists could hold any number
+    of values, so they are not even read."""
     with pq.ParquetFile(path) as file:
         schema, metadata = file.schema_arrow, file.metadata
         check_columns(metadata.num_columns)
-        _check_flat(schema)
+        nested = {one.name: str(one.type) for one in schema if pa.types.is_nested(one.type)}
+        schema = pa.schema([one for one in schema if one.name not in nested], schema.metadata)
+        if not len(schema):
+            raise ValueError("no column has one value a row")
         # What it says of itself is refused at once, whether or not it is true.
         Room().take(sum(_claimed(metadata)), metadata.num_rows)
     texts = [one.name for one in schema if _is_text(one.type)]
     room = Room()
     with pq.ParquetFile(path, read_dictionary=texts) as file:
-        batches = [_plain(batch, schema, room) for batch in file.iter_batches(_ROWS)]
-    return pa.Table.from_batches(batches, schema)
+        wanted = file.iter_batches(_ROWS, columns=schema.names if nested else None)
+        batches = [_plain(batch, schema, room) for batch in wanted]
+    return pa.Table.from_batches(batches, schema), nested
 
 
 def _claimed(metadata: Any) -> Iterator[int]:
     for place in range(metadata.num_row_groups):
         yield metadata.row_group(place).total_byte_size
-
-
-def _check_flat(schema: pa.Schema) -> None:
-    """One row of lists could hold any number of values."""
-    for one in schema:
-        if pa.types.is_nested(one.type):
-            raise ValueError(f"column {one.name!r} holds {one.type}, not one value a row")
 
 
 def _is_text(kind: pa.DataType) -> bool:

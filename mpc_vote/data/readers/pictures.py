@@ -16,6 +16,8 @@ from mpc_vote.data.readers.records import Records
 from mpc_vote.tasks import ImageInput, Task
 
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""Whatever a file is called: for others Pillow has decoders that run programs, as Ghostscript."""
 MAX_PIXELS = 1 << 26
 """Of a picture, which takes some ten bytes each while it is scaled."""
 
@@ -65,7 +67,7 @@ def load(file: Path, size: ImageInput) -> npt.NDArray[np.uint8]:
 
     mode = "L" if size.channels == 1 else "RGB"
     try:
-        with Image.open(file) as opened:
+        with Image.open(file, formats=FORMATS) as opened:
             _check_size(opened.width * opened.height)
             upright = ImageOps.exif_transpose(opened)
             plain = _opaque(upright).convert(mode)

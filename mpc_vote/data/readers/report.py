@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +30,8 @@ class Fit:
     """Cells by column whose category the task does not list."""
     extra: tuple[str, ...]
     """Columns that the task does not know."""
+    warnings: list[str]
+    """What will hardly do, though it can be used."""
 
     def figures(self) -> dict[str, Any]:
         """Under stable keys."""
@@ -38,13 +42,16 @@ class Fit:
             "missing": self.missing,
             "unknown": self.unknown,
             "extra": list(self.extra),
+            "warnings": self.warnings,
             "bad": [{"line": one.line, "why": one.why} for one in self.bad],
         }
 
 
 def fit(records: Records, task: Task, *, labelled: bool) -> Fit:
     """Counts what a file has; labels only where they are asked for."""
-    bad, classes = dict(records.bad), {}
+    if not len(records.rows):
+        raise ValueError("it has no rows")
+    bad, classes, warnings = dict(records.bad), {}, []
     if labelled:
         if records.labels is None:
             where = where_labels(task)
@@ -53,10 +60,23 @@ def fit(records: Records, task: Task, *, labelled: bool) -> Fit:
         bad = unlabelled | bad
         kept = np.delete(labels, list(bad), axis=0)
         classes = _counted(kept, task)
+        warnings = [] if task.attributes else outvoted(classes, task.vote.k)
     rows = [BadRow(records.lines[place], bad[place]) for place in sorted(bad)]
     good = np.delete(records.rows, list(bad), axis=0)
     missing = _missing(good, task.input) if isinstance(task.input, TableInput) else {}
-    return Fit(len(records.rows), rows, classes, missing, dict(records.unknown), records.extra)
+    unknown = dict(records.unknown)
+    return Fit(len(records.rows), rows, classes, missing, unknown, records.extra, warnings)
+
+
+def outvoted(classes: Mapping[str, int], k: int) -> list[str]:
+    """A sentence on classes with so few records that they can't be most of k neighbours."""
+    rare = [f"{name} ({count})" for name, count in classes.items() if 2 * count < k]
+    if not rare:
+        return []
+    return [
+        f"fewer than {math.ceil(k / 2)} records, half of k, are of {', '.join(rare)}: however near "
+        "they are, they can't be most of a query's neighbours here"
+    ]
 
 
 def _counted(labels: Any, task: Task) -> dict[str, int]:

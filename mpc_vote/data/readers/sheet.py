@@ -24,6 +24,10 @@ class Sheet:
     bad: Mapping[int, str] = field(default_factory=dict)
     quoted: bool = False
     """Whether quotes around a cell are still there, as in TSV files."""
+    delimiter: str = ","
+    """What a CSV file has between its cells, with which it is written again."""
+    nested: Mapping[str, str] = field(default_factory=dict)
+    """Columns of a Parquet file with several values in a cell, which are not read: their types."""
 
     def __post_init__(self) -> None:
         names = self.table.column_names
@@ -32,6 +36,10 @@ class Sheet:
             raise ValueError(
                 f"two columns have the name {', '.join(map(repr, twice))}: rename or remove one"
             )
+
+    def no_single_values(self, name: str) -> str:
+        """Why a column of several values in a cell can't be used."""
+        return f"column {name!r} holds {self.nested[name]}, not one value a row"
 
 
 def read_sheet(path: Path) -> Sheet:

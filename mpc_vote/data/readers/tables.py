@@ -14,6 +14,9 @@ from mpc_vote.data.readers.records import Records
 from mpc_vote.data.readers.sheet import Sheet, read_sheet
 from mpc_vote.tasks import CategoryColumn, NumberColumn, TableInput, Task, TextInput
 
+_ALIKE = 0.8
+"""How alike a column's name must be to one that is missing to be meant, of 1."""
+
 
 def read(path: Path, task: Task | None) -> Records:
     """The rows of a .csv, .tsv or .parquet file, encoded as the task says."""
@@ -118,8 +121,16 @@ def _check_columns(sheet: Sheet, wanted: list[str]) -> None:
     missing = [name for name in wanted if name not in have]
     if not missing:
         return
+    for name in missing:
+        if name in sheet.nested:
+            raise ValueError(f"{sheet.path}: {sheet.no_single_values(name)}")
     extra = [name for name in have if name not in wanted]
-    meant = {name: near[0] for name in missing if (near := get_close_matches(name, extra, n=1))}
+    alike = {name.strip().casefold(): name for name in extra}
+    meant = {
+        name: alike[near[0]]
+        for name in missing
+        if (near := get_close_matches(name.casefold(), alike, n=1, cutoff=_ALIKE))
+    }
     shown = ", ".join(
         repr(name) + (f" (is it {meant[name]!r}?)" if name in meant else "") for name in missing[:8]
     )

@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from mpc_vote.compat import import_torchvision
 from mpc_vote.data.dataset import FloatArray, PointArray, check_points
+from mpc_vote.data.readers.pictures import FORMATS
 from mpc_vote.learning.features.maps import pixels
 from mpc_vote.learning.nets.optimisers import one_thread
 
@@ -237,7 +238,7 @@ def _read_picture(path: Path) -> FloatArray:
 
     transform = import_torchvision().transforms.functional
     try:
-        with Image.open(path) as opened:
+        with Image.open(path, formats=FORMATS) as opened:
             picture = transform.resize(opened.convert("RGB"), _SHORT_SIDE)
     except FileNotFoundError:
         raise

@@ -20,6 +20,7 @@ from torch.nn import functional
 from mpc_vote.data.dataset import FloatArray, LabelArray, check_labels, check_points
 from mpc_vote.learning.nets.augmentation import augment_at_random
 from mpc_vote.learning.nets.optimisers import AdamW, one_cycle, one_thread
+from mpc_vote.transport.tensors import MAX_DIMENSIONS
 
 Progress = Callable[[int, int, float], None]
 """Called after each epoch with (epochs done, epochs in all, training loss)."""
@@ -27,6 +28,7 @@ Progress = Callable[[int, int, float], None]
 _LEAST_SIDE = 16
 _MOST_CHANNELS = 4
 _PREDICT_ROWS = 256
+_LARGEST = 2**22
 
 
 @dataclass(frozen=True)
@@ -52,16 +54,17 @@ class Architecture:
 
     @classmethod
     def from_json(cls, text: str) -> Architecture:
-        """Parse and check; sizes are bounded so that a file can't ask for all memory."""
+        """Parse and check."""
         try:
             fields = json.loads(text)
             made = cls(fields["kind"], tuple(fields["shape"]), fields["classes"], fields["width"])
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise ValueError(f"not an architecture: {error}") from error
         sizes = (*made.shape, made.classes, made.width)
-        if not made.shape or not all(type(size) is int and size >= 1 for size in sizes):
-            raise ValueError(f"the architecture has impossible sizes: {sizes}")
-        if math.prod(made.shape) > 2**22 or made.classes > 2**16 or made.width > 2**12:
+        sound = all(type(size) is int and 1 <= size <= _LARGEST for size in sizes)
+        if not sound or not 0 < len(made.shape) < MAX_DIMENSIONS:
+            raise ValueError("the architecture has impossible sizes")
+        if math.prod(made.shape) > _LARGEST or made.classes > 2**16 or made.width > 2**12:
             raise ValueError(f"the architecture is too large: {sizes}")
         if made.classes < 2 or made.kind not in ("cnn", "mlp"):
             raise ValueError(f"unknown architecture {made.kind!r} with {made.classes} classes")

@@ -7,7 +7,11 @@ design of the noise, but wrong alike for all students; points whose label is hel
 public points, as they would be if nobody had asked about them.
 
 Few labels don't tell students apart for certain. So students that may be as good as the best decide
-together with it, weighted by how near they are to it.
+together with it, weighted by how near they are to it. And those that also learn from points without
+a label have a head start of 1.5 (a/m)^2 in their agreement a, if classes have m labels on average:
+with three labels a class they are ahead in most tasks, by more than thirty held-out labels can
+show. A student that guesses few labels has little of it, and with many labels nothing is left of
+it. `docs/experiments.md` says how the rule was chosen.
 """
 
 from __future__ import annotations
@@ -48,6 +52,10 @@ _IMAGE_FOLDS = 2
 _LEAST_LABELS = 30
 # A student of less weight than this part of the best one's has no say.
 _LEAST_WEIGHT = 0.1
+# They learn from points without a label, too; and what that is taken to be worth, see above.
+_SEMI_SUPERVISED, _HEAD_START = ("prototypes", "propagation"), 1.5
+# Students that guessed the same labels are still not told apart by less than this part of a label.
+_DOUBT = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,12 +71,13 @@ class Trial:
         """The share of labels that it guessed."""
         return float(self.guessed.sum() / self.tried.sum())
 
-    def beats(self, other: Trial) -> float:
-        """By how many standard errors it is better, on the labels that both were tried on."""
+    def beats(self, other: Trial, lead: float = 0.0) -> float:
+        """By how many standard errors it is better, on the labels that both were tried on, if its
+        share of them counts `lead` more."""
         both = (self.tried > 0) & (other.tried > 0)
         gain = self.guessed[both] / self.tried[both] - other.guessed[both] / other.tried[both]
-        error = max(float(gain.std() / np.sqrt(len(gain))), 1e-9)
-        return float(gain.mean()) / error
+        error = math.hypot(gain.std() / math.sqrt(len(gain)), _DOUBT / len(gain))
+        return (float(gain.mean()) + lead) / error
 
 
 class Chooser:
@@ -132,22 +141,39 @@ def try_out(lesson: Lesson) -> dict[str, Trial]:
 def weigh(lesson: Lesson, trials: Mapping[str, Trial]) -> dict[str, float]:
     """The weights of those that should decide; they sum to 1.
 
-    A student that is z standard errors behind the best has exp(-z^2/2) of its weight, which is how
-    likely such a lag is by chance. Without a trial one student has all the weight: propagation if
-    there are points without a label, else a network for images, or a linear model.
+    A student that is z standard errors behind the best, head starts included, has exp(-z^2/2) of
+    its weight, which is how likely such a lag is by chance. Without a trial one student has all the
+    weight: propagation if there are points without a label, else a network for images, or a linear
+    model.
     """
     if not trials:
         trusted = (
             "propagation" if lesson.further else "network" if lesson.public.images else "linear"
         )
         return {trusted: 1.0}
-    best = max(trials, key=lambda name: trials[name].agreement)
-    if "network" in trials and trials["network"].beats(trials[best]) > 0:  # on its own folds
+    ahead = head_starts(lesson, trials)
+
+    def lead(one: str, other: str) -> float:
+        return trials[one].beats(trials[other], ahead[one] - ahead[other])
+
+    best = max(trials, key=lambda name: trials[name].agreement + ahead[name])
+    if "network" in trials and lead("network", best) > 0:  # on its own folds
         best = "network"
-    behind = {name: max(0.0, trials[best].beats(trial)) for name, trial in trials.items()}
-    weights = {name: math.exp(-(lag**2) / 2) for name, lag in behind.items()}
+    weights = {name: math.exp(-(max(0.0, lead(best, name)) ** 2) / 2) for name in trials}
     total = sum(weight for weight in weights.values() if weight >= _LEAST_WEIGHT)
     return {name: weight / total for name, weight in weights.items() if weight >= _LEAST_WEIGHT}
+
+
+def head_starts(lesson: Lesson, trials: Mapping[str, Trial]) -> dict[str, float]:
+    """What each student's agreement counts more; less where fewer points have no label."""
+    each = len(lesson.labels) / int((lesson.counts > 0).sum())
+    unlabelled = lesson.further / len(lesson.public)
+    return {
+        name: unlabelled * _HEAD_START * (trial.agreement / each) ** 2
+        if name in _SEMI_SUPERVISED
+        else 0.0
+        for name, trial in trials.items()
+    }
 
 
 def _try(student: SingleStudent, folds: Sequence[Places]) -> Trial:

@@ -9,7 +9,9 @@ which on reading builds objects of known types only and never runs code of the f
 from __future__ import annotations
 
 import copy
+import io
 import json
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +73,8 @@ class EstimatorModel(PackedModel):
             raise ValueError(f"{stored.path}: there is no estimator in it")
         content = arrays.pop("estimator").numpy().tobytes()
         centre, scale = stored._replace(arrays=arrays).doubles(centre="d", scale="d")
+        if _unpacked(content) > len(content):
+            raise ValueError(f"{stored.path}: the estimator is packed, and would take more memory")
         skops = _skops()
         unknown = sorted(set(skops.get_untrusted_types(data=content)) - set(trusted))
         if unknown:
@@ -119,9 +123,18 @@ def from_estimator(estimator: Any, trusted: Sequence[str] = ()) -> EstimatorStud
     return EstimatorStudent(estimator, tuple(trusted))
 
 
+def _unpacked(content: bytes) -> int:
+    """Bytes of all that skops' archive holds: ours are stored as they are."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            return sum(member.file_size for member in archive.infolist())
+    except zipfile.BadZipFile as error:
+        raise ValueError("the estimator is no archive of skops") from error
+
+
 def _skops() -> Any:
     try:
-        from skops import io
+        import skops.io
     except ImportError as error:
         raise ValueError("to store an estimator takes the package skops: install it") from error
-    return io
+    return skops.io

@@ -15,6 +15,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from mpc_vote.transport.tensors import MAX_DIMENSIONS
+
 OWN = "mpc_vote."
 """How the metadata begin that models write themselves."""
 READER = f"{OWN}reader"
@@ -54,9 +56,11 @@ class Stored(NamedTuple):
             shape = tuple(json.loads(self.says(SHAPE)))
         except (ValueError, TypeError, RecursionError) as error:
             raise ValueError(f"{self.path}: the shape of points can't be read") from error
-        sound = shape and all(type(size) is int and size >= 1 for size in shape)
+        sound = 0 < len(shape) < MAX_DIMENSIONS and all(
+            type(size) is int and 1 <= size <= _LARGEST_POINT for size in shape
+        )
         if not sound or math.prod(shape) > _LARGEST_POINT:
-            raise ValueError(f"{self.path}: points can't have the shape {shape}")
+            raise ValueError(f"{self.path}: points can't have such a shape")
         return shape
 
     @property

@@ -73,14 +73,16 @@ class Student(PackedModel):
 
     @classmethod
     def unpack(cls, stored: Stored) -> Student:
-        """Every array is checked for name, shape and type."""
+        """Every array is checked for name, shape and type. They are the only memory that is taken:
+        a file can name an architecture of any size."""
         architecture = stored.says(model_file.ARCHITECTURE)
         try:
-            network = Network(Architecture.from_json(architecture))
+            with torch.device("meta"):
+                network = Network(Architecture.from_json(architecture))
             _check_arrays(network.state_dict(), stored.arrays)
         except ValueError as error:
             raise ValueError(f"{stored.path}: {error}") from error
-        network.load_state_dict(stored.arrays)
+        network.load_state_dict(stored.arrays, assign=True)
         network.eval()
         features = stored.own.get(model_file.FEATURES, "")  # not in files of version 0.2
         return cls(network, metadata=stored.metadata, features=features)

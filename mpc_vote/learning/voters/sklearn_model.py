@@ -26,6 +26,8 @@ def make(data: Dataset | None, options: VoterOptions) -> PredictionVoter:
     """The voter of the estimator in `--model`. See `PredictionVoter` for what is accounted."""
     question = Question.of(data, options)
     path = model_file(options, _WHAT)
+    # What is missing here is told before an owner looks into what the file asks to be trusted.
+    shape = _shaped(question)
     estimator = _load(path, options.trusted)
     classes = getattr(estimator, "classes_", None)
     if classes is not None and not question.attributes:
@@ -34,7 +36,6 @@ def make(data: Dataset | None, options: VoterOptions) -> PredictionVoter:
         except ValueError as error:
             raise ValueError(f"{path}: its classes are not the task's: {error}") from error
     ask = _attributes(estimator) if question.attributes else estimator.predict
-    shape = _shaped(question)
     return PredictionVoter(question, lambda given: ask(shape(given)))
 
 

@@ -42,6 +42,8 @@ _NAMES = re.compile(
 )
 _DATA = ("as_string", "as_strings", "expr_str", "in_spec", "out_spec", "torch_version")
 _STRUCTURES = ("in_spec", "out_spec")
+# What has notes on its origin; elsewhere `metadata` is a name like any other, such as a tensor's.
+_NOTED = ("graph_module", "nodes")
 _CONTAINERS = (None, "builtins.tuple", "builtins.list", "builtins.dict")
 _IDENTIFIER = re.compile(r"[\w.]*")
 _WORDS = re.compile(r"[^\W\d]\w*")
@@ -143,7 +145,7 @@ def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
     keys are texts, too."""
     if isinstance(value, dict):
         for name, one in value.items():
-            if name != "metadata":
+            if name != "metadata" or key not in _NOTED:
                 yield "", name
                 yield from _texts(one, name)
     elif isinstance(value, list):

@@ -12,6 +12,7 @@ from dataclasses import MISSING, fields, replace
 from typing import Any, TypeAlias
 
 from mpc_vote.privacy.mechanisms.base import FloatArray, Level
+from mpc_vote.privacy.mechanisms.coins import CoinRuns, CoinVote
 from mpc_vote.privacy.mechanisms.smooth_release import SmoothRelease
 from mpc_vote.privacy.mechanisms.subsampled_gaussian import Clipped, PoissonGaussian
 from mpc_vote.privacy.mechanisms.votes import (
@@ -25,6 +26,8 @@ from mpc_vote.privacy.sensitivity import Sensitivity
 
 __all__ = [
     "Clipped",
+    "CoinRuns",
+    "CoinVote",
     "FloatArray",
     "GaussianScreen",
     "GaussianVote",
@@ -41,12 +44,19 @@ __all__ = [
 ]
 
 Mechanism: TypeAlias = (
-    SkellamVote | GaussianVote | SkellamScreen | GaussianScreen | PoissonGaussian | SmoothRelease
+    SkellamVote
+    | CoinVote
+    | GaussianVote
+    | SkellamScreen
+    | GaussianScreen
+    | PoissonGaussian
+    | SmoothRelease
 )
 
 # With what a record holds at each level.
 _KINDS: dict[str, tuple[type[Mechanism], type[Sensitivity] | type[Clipped] | None]] = {
     SkellamVote.kind: (SkellamVote, Sensitivity),
+    CoinVote.kind: (CoinVote, Sensitivity),
     GaussianVote.kind: (GaussianVote, Sensitivity),
     SkellamScreen.kind: (SkellamScreen, Sensitivity),
     GaussianScreen.kind: (GaussianScreen, Sensitivity),

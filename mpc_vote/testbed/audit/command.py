@@ -247,6 +247,7 @@ class LiveVotes:
             collusion=case.scenario.collusion,
             delta=case.delta,
             agreement=None,
+            verified=False,
         )
 
     def room(self, queries: int) -> int:

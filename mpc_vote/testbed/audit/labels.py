@@ -1,5 +1,7 @@
 """An attack on the labels that votes release, and what it proves about epsilon.
 
+The rounds are not verified: agents add the noise.
+
 Two worlds that the claim calls neighbours: at agent level one agent votes, or its ballot is zeroed
 and its noise stays; at instance level one record changes, so that one vote moves. In both, whoever
 colludes adds no noise, and no more agents than the quorum are counted: all that the claim allows.
@@ -48,7 +50,7 @@ import numpy as np
 
 from mpc_vote.app.config import Method
 from mpc_vote.privacy.accountant import epsilon, gaussian_exact_epsilon
-from mpc_vote.privacy.mechanisms import FloatArray, Level
+from mpc_vote.privacy.mechanisms import FloatArray, Level, SkellamVote
 from mpc_vote.privacy.noise import SkellamSampler
 from mpc_vote.privacy.tradeoff import mu_of, vote_mu
 from mpc_vote.simulation.vote import count, simulated_spec
@@ -224,6 +226,7 @@ class AuditedRounds:
     def claimed(self, statistic: Statistic, queries: int) -> float:
         """What a round loses at most: the epsilon that is charged, or the mu of its noise."""
         mechanism, level = self.spec(queries, self.claimed_sigma).mechanism, self.scenario.level
+        assert isinstance(mechanism, SkellamVote), "the rounds are not verified"
         if statistic is Statistic.TRADE_OFF:
             return vote_mu(mechanism, level)
         return epsilon([mechanism], level, self.delta)

@@ -107,21 +107,25 @@ def compare(
     style: VoterSetup, pairs: Iterable[AdjacentDatasets], rng: np.random.Generator
 ) -> list[SensitivityFinding]:
     """What hostile queries find about these pairs."""
-    spec = style.spec(1, False)
-    cast: tuple[list[IntArray], list[IntArray]] = ([], [])
+    specs = [style.spec(1, False)]
+    if specs[0].can_be_verified:
+        specs.append(style.spec(1, True))
+    # By spec, the ballots on one data set and on the other.
+    cast: list[tuple[list[IntArray], list[IntArray]]] = [([], []) for _ in specs]
     voters: dict[int, tuple[Dataset, Voter]] = {}
     for pair in pairs:
         batches = queries(pair, style.terrain, rng)
-        for data, ballots in zip((pair.one, pair.other), cast, strict=True):
+        for side, data in enumerate((pair.one, pair.other)):
             if id(data) not in voters:
                 voters[id(data)] = (data, style.make(data))
             voter = voters[id(data)][1]
-            ballots.extend(spec.encode(_AGENT, voter.vote(batch, style.kind)) for batch in batches)
-    one, other = (np.concatenate(ballots) for ballots in cast)
+            for votes in (voter.vote(batch, style.kind) for batch in batches):
+                for spec, ballots in zip(specs, cast, strict=True):
+                    ballots[side].append(spec.encode(_AGENT, votes))
     return [
         found
-        for verified in ([False, True] if spec.can_be_verified else [False])
-        for found in _judge(style, verified, one, other)
+        for spec, ballots in zip(specs, cast, strict=True)
+        for found in _judge(style, spec.message.verified, *map(np.concatenate, ballots))
     ]
 
 

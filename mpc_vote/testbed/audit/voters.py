@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.learning.features import for_task
 from mpc_vote.learning.features.maps import FEATURE_MAPS, FeatureMap
@@ -26,6 +28,8 @@ from mpc_vote.voting.ballots import MULTI_LABEL, ONE_HOT
 
 REACHES = (None, 0.1, 0.5)
 _SHAPE = (8, 8)
+# Unlabelled points from which a network learns when to abstain.
+_PUBLIC = 40
 # Scales of all sizes, so that numbers are clipped, vanish beside others, or are all there is.
 TABLE = TableInput(
     (
@@ -53,13 +57,15 @@ def styles(
         for name, features, terrain in zip(names, maps, [*points, *rows], strict=True)
         for style in neighbour_styles(name, features, terrain, tau)
     ]
-    model = VoterSetup(
-        "local model",
-        ONE_HOT,
-        DataShape(shape, classes, k),
-        _maker("network", VoterOptions()),
-    )
-    return [*found, model]
+    public = np.random.default_rng(0).normal(size=(_PUBLIC, *shape)).astype(np.float32)
+    networks = [
+        VoterSetup(name, ONE_HOT, DataShape(shape, classes, k), _maker("network", options))
+        for name, options in (
+            ("local model", VoterOptions()),
+            ("local model that abstains", VoterOptions(public=public)),
+        )
+    ]
+    return [*found, *networks]
 
 
 def neighbour_styles(

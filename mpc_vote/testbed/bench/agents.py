@@ -1,8 +1,8 @@
 """`mpc-vote bench-agents`: many agents in one process, for measuring the service.
 
 Each is a real agent with its own certificate, ledger and connections; only the votes cost nothing:
-the first feature of a query is the class that most of an agent's neighbours are said to have. What
-agents on different machines do at the same time, these do one after the other.
+the first feature of a query is the class that an agent, or most of its neighbours, are said to vote
+for. What agents on different machines do at the same time, these do one after the other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mpc_vote.app import process
 from mpc_vote.app.config import Name
 from mpc_vote.pki.identity import Credentials, Role
 from mpc_vote.proto.mpcvote.v1 import common_pb2
-from mpc_vote.voting.ballots import KNN_COUNT, BallotKind
+from mpc_vote.voting.ballots import KNN_COUNT, ONE_HOT, BallotKind
 
 # One neighbour in so many has another class.
 _DISSENT = 10
@@ -70,18 +70,20 @@ async def _open(
 
 
 class _SyntheticVotes:
-    """Votes of neighbours that cost nothing."""
+    """Votes that cost nothing, of an agent or of its neighbours."""
 
-    kinds: tuple[BallotKind, ...] = (KNN_COUNT,)
+    kinds: tuple[BallotKind, ...] = (ONE_HOT, KNN_COUNT)
 
     def __init__(self, neighbours: int, classes: int) -> None:
         self.k = neighbours
         self._classes = classes
 
     def vote(self, queries: npt.NDArray[Any], kind: BallotKind) -> npt.NDArray[np.int64]:
+        named = queries[:, 0].astype(np.int64) % self._classes
+        if kind is ONE_HOT:
+            return named
         dissenting = self.k // _DISSENT
         rows = np.arange(len(queries))
-        named = queries[:, 0].astype(np.int64) % self._classes
         votes = np.zeros((len(queries), self._classes), dtype=np.int64)
         votes[rows, named] = self.k - dissenting
         votes[rows, (named + 1) % self._classes] = dissenting

@@ -11,6 +11,11 @@ from mpc_vote.argmax.registry import PAIRWISE, Crypten, EngineKind
 PARTIES = 3
 QUERIES = 500
 CLASSES = 10
+# The ring of a verified round of 200 agents with one-hot ballots and sigma 100. Less noise takes a
+# smaller one: sigma 25 takes 11 bits.
+BITS = 13
+# More than a request may have, to see how times grow.
+MAX_ROWS = 100_000
 NEAR_AND_FAR = (0.0, 40.0)
 
 QUICK_NEAR_AND_FAR = (0.0, 20.0)
@@ -75,6 +80,7 @@ class BenchCase:
     rtt_ms: float
     rate_mbit: float | None
     groups: tuple[int, ...] | None = None
+    two_rounds: bool = False
 
     @property
     def crypten(self) -> bool:
@@ -103,7 +109,9 @@ class BenchCase:
             return self.engine.name
         if self.groups is None:
             return "as planned"
-        return self.engine.make(self.bits, self.groups).name.removeprefix(f"{self.engine.name} ")
+        return self.engine.make(self.bits, self.groups, self.two_rounds).name.removeprefix(
+            f"{self.engine.name} "
+        )
 
     def __str__(self) -> str:
         return (

@@ -52,6 +52,8 @@ class BenchCluster(Cluster):
         self._network = network
         # Where a server listens that others reach through the relay, by its label.
         self._behind_relay: dict[str, str] = {}
+        # Where parties find each other's links, if through the relay.
+        self._peer_relays: dict[str, str] = {}
         if network.is_far:
             self._move_behind_relay()
 
@@ -101,14 +103,23 @@ class BenchCluster(Cluster):
 
     def _move_behind_relay(self) -> None:
         self._behind_relay = self._servers()
-        coordinator, dealer, *parties = (
-            f"127.0.0.1:{port}" for port in free_ports(len(self._behind_relay))
+        names = list(self.party_addresses)
+        coordinator, dealer, *outside = (
+            f"127.0.0.1:{port}" for port in free_ports(2 + 2 * len(names))
         )
         self.coordinator_address, self.dealer_address = coordinator, dealer
-        self.party_addresses = dict(zip(self.party_addresses, parties, strict=True))
+        self.party_addresses = dict(zip(names, outside, strict=False))
+        self._peer_relays = dict(zip(names, outside[len(names) :], strict=True))
+
+    def peer_address(self, caller: str, peer: str) -> str:
+        """Through the relay, if there is one."""
+        return self._peer_relays.get(peer) or super().peer_address(caller, peer)
 
     def _start_relay(self) -> None:
-        links = zip(self._servers().values(), self._behind_relay.values(), strict=True)
+        links = [
+            *zip(self._servers().values(), self._behind_relay.values(), strict=True),
+            *((outside, self.peer_addresses[peer]) for peer, outside in self._peer_relays.items()),
+        ]
         settings = {
             "links": ",".join(f"{outside}={inside}" for outside, inside in links),
             "delay-ms": str(self._network.rtt / 2),

@@ -2,7 +2,8 @@
 
 The engines run in real processes over mutual TLS, with the real dealer, near and far; every label
 is checked. `mpc-vote bench groups` checks the planner's choices, `mpc-vote bench service` measures
-the whole service, `mpc-vote bench load` holds it under more requests than it can take.
+the whole service, `mpc-vote bench load` holds it under more requests than it can take, `mpc-vote
+bench crypten` runs CrypTen programs with each way to find a maximum.
 """
 
 from __future__ import annotations
@@ -22,11 +23,18 @@ from mpc_vote.app.config import LogLevel, Settings
 from mpc_vote.app.process import CommandError
 from mpc_vote.argmax.registry import ENGINES, TABLE
 from mpc_vote.argmax.table.level import MAX_BITS, MIN_BITS
-from mpc_vote.cli.common import check_writable, counted, dispatch, progress
+from mpc_vote.cli.common import (
+    check_writable,
+    console,
+    counted,
+    dispatch,
+    progress,
+    write_json,
+)
 from mpc_vote.testbed.bench import cases, groups, plots, report
 from mpc_vote.testbed.bench.committee import BenchCommittee
 from mpc_vote.testbed.bench.measure import BenchResults, MeasurementStep, Tell, measure
-from mpc_vote.voting.limits import MAX_CLASSES, MAX_PARTIES, MAX_QUERIES
+from mpc_vote.voting.limits import MAX_CLASSES, MAX_PARTIES
 
 _REPEATS = 7
 _QUICK_REPEATS = 2
@@ -52,7 +60,7 @@ def _rate(value: object) -> object:
 
 Engine = Annotated[str, AfterValidator(_engine)]
 Parties = Annotated[int, Field(ge=2, le=MAX_PARTIES)]
-Queries = Annotated[int, Field(ge=1, le=MAX_QUERIES)]
+Queries = Annotated[int, Field(ge=1, le=cases.MAX_ROWS)]
 Classes = Annotated[int, Field(ge=2, le=MAX_CLASSES)]
 Milliseconds = Annotated[float, Field(ge=0, le=2_000)]
 Megabits = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_rate)]
@@ -64,8 +72,17 @@ class _MeasureSettings(Settings):
     rate: list[Megabits] = Field(
         [100.0], min_length=1, description="Mbit/s of each link where rtt > 0; 0 or none: unlimited"
     )
-    bits: int = Field(25, ge=MIN_BITS, le=MAX_BITS, description="ring of the table engine's totals")
+    bits: int = Field(
+        cases.BITS,
+        ge=MIN_BITS,
+        le=MAX_BITS,
+        description="ring of the table engine's totals (default: that of a verified round of 200 "
+        "agents with sigma 100)",
+    )
     out: Path = Field(Path("bench-results"), description="folder for the results")
+    json_path: str | None = Field(
+        None, alias="json", description="also write the figures as JSON to this file, - for stdout"
+    )
     log_level: LogLevel = Field("warning", description="debug, info, warning or error")
 
 
@@ -74,7 +91,7 @@ class BenchSettings(_MeasureSettings):
 
     Lists make a grid. Without parties, queries, classes, rtt and quick: the full suite of sweeps,
     which takes a quarter of an hour or more. See also the --help of mpc-vote bench groups, mpc-vote
-    bench service and mpc-vote bench load.
+    bench service, mpc-vote bench load and mpc-vote bench crypten.
     """
 
     command: ClassVar[str] = "bench"
@@ -167,9 +184,8 @@ def command(arguments: Sequence[str]) -> int:
     def choices(rest: Sequence[str]) -> int:
         return process.run(GroupsSettings, rest, lambda settings: run_groups(settings, given))
 
-    return dispatch(
-        "bench", arguments, alone, {"groups": choices, "service": _service, "load": _load}
-    )
+    others = {"groups": choices, "service": _service, "load": _load, "crypten": _crypten}
+    return dispatch("bench", arguments, alone, others)
 
 
 def _service(arguments: Sequence[str]) -> int:
@@ -184,9 +200,16 @@ def _load(arguments: Sequence[str]) -> int:
     return load.command(arguments)
 
 
+def _crypten(arguments: Sequence[str]) -> int:
+    from mpc_vote.testbed.bench import crypten
+
+    return crypten.command(arguments)
+
+
 async def run_bench(settings: BenchSettings, given: str) -> None:
     """Measures, shows, writes."""
-    out = Console(highlight=False)
+    out = console(settings.json_path)
+    check_writable(settings.json_path)
     _check_folder(settings.out, _RESULTS)
     wanted = settings.cases()
     if not plots.available():
@@ -202,13 +225,15 @@ async def run_bench(settings: BenchSettings, given: str) -> None:
         raise CommandError("nothing was measured: " + "; ".join(results.notes))
     if settings.full:
         results.notes.append(cases.SUITE_NOTE)
-    _show(results, given.strip(), settings.out, out)
+    figures = _show(results, given.strip(), settings.out, out)
+    write_json(settings.json_path, figures)
     _refuse(results.mistakes)
 
 
 async def run_groups(settings: GroupsSettings, given: str) -> None:
     """Measures the planner's choices, shows, writes."""
-    out = Console(highlight=False)
+    out = console(settings.json_path)
+    check_writable(settings.json_path)
     _check_folder(settings.out, _GROUPS)
     wanted = settings.cases()
     total = sum(len(groups.alternatives(case.classes)) for case in wanted)
@@ -227,6 +252,7 @@ async def run_groups(settings: GroupsSettings, given: str) -> None:
     figures["choices"] = [choice.summary() for choice in checked.choices]
     _write_json(settings.out / _GROUPS, figures)
     out.print(f"written to {settings.out}: {_GROUPS}", soft_wrap=True)
+    write_json(settings.json_path, figures)
     _refuse(checked.mistakes)
 
 
@@ -280,7 +306,8 @@ def _turn(step: MeasurementStep, repeats: int) -> str:
     return f"repeat {step.repeat} of {repeats}" if step.repeat else "warming up"
 
 
-def _show(results: BenchResults, given: str, folder: Path, out: Console) -> None:
+def _show(results: BenchResults, given: str, folder: Path, out: Console) -> dict[str, Any]:
+    """Shows and writes all figures, and returns them."""
     for table in report.tables(results.rows):
         out.print(table)
     if not results.mistakes:
@@ -294,6 +321,7 @@ def _show(results: BenchResults, given: str, folder: Path, out: Console) -> None
     if plots.available():
         written += f" and {len(plots.draw(results.rows, folder / 'plots'))} plots"
     out.print(f"written to {folder}: {written}", soft_wrap=True)
+    return figures
 
 
 def _write_json(path: Path, figures: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, count
@@ -42,6 +43,8 @@ _POLL_SECONDS = 0.1
 _GRACE_SECONDS = 1.0
 # An answer carries a share of each label.
 _LINE_BYTES = 1 << 20
+# From the word to the start: enough for every party to hear it and be ready.
+_LEAD_SECONDS = 0.1
 _SEED = "mpc-vote bench"
 
 A = TypeVar("A", jobs.Ready, jobs.PreprocessingSize, jobs.PartyMeasurement)
@@ -133,8 +136,10 @@ class BenchCommittee:
         }
         await self._ask(prepare, jobs.Ready, _PREPARE_SECONDS)
         trip = await self.round_trip(case.condition, case.parties)
-        start = {name: jobs.Go() for name in job.parties}
-        outcomes = await self._ask(start, jobs.PartyMeasurement, _RUN_SECONDS)
+        start = jobs.Go(at=time.monotonic() + _LEAD_SECONDS)
+        outcomes = await self._ask(
+            dict.fromkeys(job.parties, start), jobs.PartyMeasurement, _RUN_SECONDS
+        )
         return CommitteeRun(job, trip, [outcomes[name] for name in job.parties])
 
     def check(self) -> None:
@@ -216,6 +221,7 @@ class BenchCommittee:
             engine=case.engine,
             bits=case.bits,
             groups=case.groups or (),
+            two_rounds=case.two_rounds,
             rows=case.queries,
             classes=case.classes,
             seed=_SEED,

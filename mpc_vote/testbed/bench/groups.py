@@ -17,6 +17,7 @@ from rich.table import Table
 
 from mpc_vote.argmax.table.engine import TableArgmax
 from mpc_vote.argmax.table.level import MAX_GROUP
+from mpc_vote.argmax.table.marks import MAX_MARKED
 from mpc_vote.testbed.bench.cases import BenchCase
 from mpc_vote.testbed.bench.committee import BenchCommittee
 from mpc_vote.testbed.bench.measure import (
@@ -106,6 +107,7 @@ async def check(
         committee.connect(case.condition)
         (pick,) = await planned(committee, [case])
         others = [replace(case, groups=groups) for groups in alternatives(case.classes)]
+        others += [replace(case, groups=(), two_rounds=True)] if case.classes <= MAX_MARKED else []
         candidates = [other for other in others if not hopeless(other, pick)]
         candidates = list(dict.fromkeys([pick, *candidates]))
         too_large = await oversized(committee, candidates)

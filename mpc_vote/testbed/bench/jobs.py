@@ -16,14 +16,13 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from mpc_vote.app.config import Engine as EngineOption
-from mpc_vote.argmax.engine import Engine, reduced
+from mpc_vote.argmax.engine import Engine
 from mpc_vote.mpc.prg import Words
 
 Integers = npt.NDArray[np.int64]
 
 # Numbers that are near each other: about every second row has several winners.
 _SMALL = 3
-_LABEL_TYPE = "<u2"
 
 
 class _Message(BaseModel):
@@ -38,6 +37,7 @@ class ArgmaxJob(_Message):
     engine: EngineOption
     bits: int
     groups: tuple[int, ...]
+    two_rounds: bool = False
     rows: int
     classes: int
     seed: str
@@ -45,7 +45,7 @@ class ArgmaxJob(_Message):
 
     def make_engine(self) -> Engine:
         """The engine that the job asks for."""
-        return self.engine.make(self.bits, self.groups)
+        return self.engine.make(self.bits, self.groups, self.two_rounds)
 
     def digest(self) -> bytes:
         """What the parties must agree on."""
@@ -108,7 +108,7 @@ class SizePreprocessing(_Message):
 
 
 class Prepare(_Message):
-    """Asks a party to have all of a job's preprocessing, and streams to all peers.
+    """Asks a party to have all of a job's preprocessing, and links to all peers.
 
     `peers` are the parties of higher rank, which it dials.
     """
@@ -119,9 +119,11 @@ class Prepare(_Message):
 
 
 class Go(_Message):
-    """Starts what was prepared."""
+    """Starts what was prepared, at a moment of the machine's monotonic clock: the parties, all on
+    this machine, begin at once."""
 
     kind: Literal["go"] = "go"
+    at: float
 
 
 class Ready(_Message):
@@ -141,8 +143,8 @@ class PreprocessingSize(_Message):
 class PartyMeasurement(_Message):
     """What one party measured, and its shares of the labels.
 
-    Seconds from the start to the last label share; processor seconds of the whole process in that
-    time; payload bytes sent to all peers together, and the same with protobuf and gRPC framing;
+    Seconds from the common start to the last label share; processor seconds of the whole process in
+    that time; payload bytes sent to all peers together, and the same with the frames' headers;
     bytes that the dealer sent before; the most memory that the process held meanwhile.
     """
 
@@ -157,14 +159,13 @@ class PartyMeasurement(_Message):
     label_shares: str
 
     @staticmethod
-    def encode(labels: Words) -> str:
+    def encode(packed: bytes) -> str:
         """Label shares as text."""
-        return base64.b64encode(labels.astype(_LABEL_TYPE).tobytes()).decode()
+        return base64.b64encode(packed).decode()
 
-    def decode(self) -> Integers:
-        """The label shares of this party."""
-        packed = base64.b64decode(self.label_shares, validate=True)
-        return np.frombuffer(packed, _LABEL_TYPE).astype(np.int64)
+    def decode(self) -> bytes:
+        """The label shares of this party, packed."""
+        return base64.b64decode(self.label_shares, validate=True)
 
 
 class Failure(_Message):
@@ -185,5 +186,6 @@ ANSWERS: TypeAdapter[Answer] = TypeAdapter(Answer)
 
 def reveal(job: ArgmaxJob, outcomes: Sequence[PartyMeasurement]) -> Integers:
     """The labels that the parties' shares add up to."""
-    shares = np.sum([outcome.decode() for outcome in outcomes], axis=0)
-    return reduced(shares.astype(np.uint64), job.classes).astype(np.int64)
+    code = job.make_engine().label_code(job.classes)
+    shares = [code.unpack(outcome.decode(), job.rows) for outcome in outcomes]
+    return code.labels(np.add.reduce(shares)).astype(np.int64)

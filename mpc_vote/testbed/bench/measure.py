@@ -111,7 +111,7 @@ async def measure(
 
 
 async def planned(committee: BenchCommittee, cases: Iterable[BenchCase]) -> list[BenchCase]:
-    """The cases with the groups that the planner chooses by the round trip measured now."""
+    """The cases with the schedule that the planner chooses by the round trip measured now."""
     trips: dict[tuple[NetworkCondition, int], float] = {}
     chosen = []
     for case in cases:
@@ -119,8 +119,10 @@ async def planned(committee: BenchCommittee, cases: Iterable[BenchCase]) -> list
             network = (case.condition, case.parties)
             if network not in trips:
                 trips[network] = await committee.round_trip(*network)
-            groups = case.engine.groups(case.queries, case.classes, case.parties, trips[network])
-            case = replace(case, groups=groups)
+            schedule = case.engine.schedule(
+                case.bits, case.queries, case.classes, case.parties, trips[network]
+            )
+            case = replace(case, groups=schedule.groups, two_rounds=schedule.two_rounds)
         chosen.append(case)
     return chosen
 

@@ -1,9 +1,11 @@
 """One compute party for measuring: `mpc-vote bench` starts it and drives it by JSON lines.
 
-It computes as a party of the service does, with the same engines, the same streams under mutual TLS
+It computes as a party of the service does, with the same engines, the same links under mutual TLS
 and the real dealer. What differs is around it: the totals come from a public seed instead of
 agents' shares, all preprocessing is dealt and expanded before the clock starts, and the driver
-gives the start, to all parties at once. So the clock sees the secure argmax and nothing else.
+names the moment of the start, the same for all parties, in the time of the machine's clock that
+they have in common. So the clock sees the secure argmax and nothing else: from that moment until
+the last of a party's label shares.
 """
 
 from __future__ import annotations
@@ -27,18 +29,18 @@ import grpc
 import numpy as np
 from pydantic import Field
 
-from aggregator.party.peers import PeerChannel, PeerServicer
+from aggregator.party.links import LinkPool, LinkServer
+from aggregator.party.peers import PeerChannel
 from aggregator.party.preprocessing import DealtPreprocessing, PreprocessingPool, ask
 from mpc_vote.app import process
 from mpc_vote.app.config import Address, Name, Positive, RoleSettings
 from mpc_vote.app.process import CommandError
-from mpc_vote.argmax.engine import Engine, reduced, session_plan
+from mpc_vote.argmax.engine import Engine, session_plan
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.mpc.cut_and_choose import Session, choose
 from mpc_vote.mpc.preprocessing import PreprocessingPlan
 from mpc_vote.mpc.prg import Words
 from mpc_vote.pki.identity import Credentials, Identity, Role
-from mpc_vote.proto.mpcvote.v1 import party_pb2, party_pb2_grpc
 from mpc_vote.testbed.bench import jobs
 from mpc_vote.testbed.bench.jobs import ArgmaxJob
 from mpc_vote.transport import rpc
@@ -51,6 +53,7 @@ _PROC = Path("/proc/self")
 _RESET_PEAK = "5"
 _PEAK = "VmHWM:"
 _KIB = 1 << 10
+_RETRY_SECONDS = 0.1
 
 
 class BenchPartySettings(RoleSettings):
@@ -58,7 +61,7 @@ class BenchPartySettings(RoleSettings):
 
     command: ClassVar[str] = "bench-party"
 
-    listen: Address = Field(description="host:port to serve peers on")
+    listen: Address = Field(description="host:port for links from peers")
     dealer: Address = Field(description="host:port of the dealer")
     dealer_name: Name = Field("dealer", description="name in the dealer's certificate")
     exchange_seconds: Positive = Field(60.0, description="longest wait for a peer")
@@ -67,6 +70,7 @@ class BenchPartySettings(RoleSettings):
 
 def command(arguments: Sequence[str]) -> int:
     """`mpc-vote bench-party`."""
+    process.keep_freed_memory()
     return process.run(BenchPartySettings, arguments, serve)
 
 
@@ -77,10 +81,7 @@ async def serve(settings: BenchPartySettings) -> None:
     async with contextlib.AsyncExitStack() as stack:
         stopped = await stack.enter_async_context(process.until_stopped())
         party = _BenchParty(settings, credentials, stack)
-        services = [(party_pb2_grpc.add_PeerServiceServicer_to_server, party.peer_servicer)]
-        server = rpc.Server(credentials, settings.listen, services, party.health)
-        await server.start()
-        stack.push_async_callback(server.stop)
+        await stack.enter_async_context(party.link_server)
         work = asyncio.create_task(party.work(requests))
         stop = asyncio.create_task(stopped.wait())
         await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -93,7 +94,7 @@ async def serve(settings: BenchPartySettings) -> None:
 
 @dataclass
 class _PreparedJob:
-    """A job whose preprocessing and streams are there."""
+    """A job whose preprocessing and links are there."""
 
     job: ArgmaxJob
     engine: Engine
@@ -116,14 +117,11 @@ class _BenchParty:
         self._credentials = credentials
         self._stack = stack
         self._name = credentials.identity.name
-        self._channels: dict[tuple[Identity, str], grpc.aio.Channel] = {}
+        self._dealer_channel: grpc.aio.Channel | None = None
+        self._pools: dict[tuple[str, str], LinkPool] = {}
         self._session: _PreparedJob | None = None
         # Who its peers are is told with each job.
-        self.peer_servicer = PeerServicer(None)
-
-    async def health(self) -> Mapping[str, bool]:
-        """A measured party serves as long as it runs."""
-        return {party_pb2.DESCRIPTOR.services_by_name["PeerService"].full_name: True}
+        self.link_server = LinkServer(credentials, settings.listen, None)
 
     async def work(self, requests: asyncio.StreamReader) -> None:
         """Answers each line by one line; the first says that the dealer was reached."""
@@ -153,12 +151,12 @@ class _BenchParty:
                 await self._prepare(request.job, request.peers)
                 return jobs.Ready()
             case jobs.Go():
-                return await self._measure()
+                return await self._measure(request.at)
 
     async def _prepare(self, job: ArgmaxJob, addresses: Mapping[str, str]) -> None:
         self._end_session()
         rank = job.parties.index(self._name)
-        peers = {name: await self._peer(name, address) for name, address in addresses.items()}
+        pools = {name: await self._pool(name, address) for name, address in addresses.items()}
         engine, plan = await asyncio.to_thread(_planned, job)
         share = await asyncio.to_thread(job.share, rank)
         seconds = self._settings.deal_seconds
@@ -169,7 +167,7 @@ class _BenchParty:
                     # One copy: the argmax is measured, not the checks of its preprocessing.
                     asked = Session(job.session, tuple(job.parties), plan, copies=1)
                     grant = await ask(dealer, asked, rank, seconds)
-                    channel = await self._open(job, rank, peers, grant.transcript())
+                    channel = await self._open(job, rank, pools, grant.transcript())
                     stack.callback(channel.close)
                     drawn = await asyncio.to_thread(choose, grant, channel)
                     last = rank == len(job.parties) - 1
@@ -182,35 +180,39 @@ class _BenchParty:
         self._session = _PreparedJob(job, engine, share, preprocessing, channel, kept)
 
     async def _open(
-        self, job: ArgmaxJob, rank: int, peers: Mapping[str, grpc.aio.Channel], transcript: bytes
+        self, job: ArgmaxJob, rank: int, pools: Mapping[str, LinkPool], transcript: bytes
     ) -> PeerChannel:
         return await PeerChannel.open(
             job.session,
             hashlib.sha256(job.digest() + transcript).digest(),
             job.parties,
             rank,
-            peers,
-            self.peer_servicer,
+            pools,
+            self.link_server,
             self._settings.exchange_seconds,
         )
 
-    async def _measure(self) -> jobs.PartyMeasurement:
-        """Runs the prepared session by the clock."""
+    async def _measure(self, at: float) -> jobs.PartyMeasurement:
+        """Runs the prepared session by the clock, from the common start on."""
         if self._session is None:
             raise VoteError(ErrorKind.INTERNAL, who=self._name, why="nothing was prepared")
         session = self._session
         engine, channel, classes = session.engine, session.channel, session.job.classes
         before = dataclasses.replace(channel.traffic)
         step = engine.block_rows(classes) * classes
-        blocks = [session.share[at : at + step] for at in range(0, session.share.size, step)]
-        labels = []
+        blocks = [session.share[row : row + step] for row in range(0, session.share.size, step)]
+
+        def run() -> tuple[list[Words], float, float]:
+            # In the thread that computes: nothing but the moment itself is waited for.
+            time.sleep(max(at - time.monotonic(), 0))
+            cpu_started = time.process_time()
+            labels = [
+                engine.run(block, classes, channel, session.preprocessing) for block in blocks
+            ]
+            return labels, time.monotonic() - at, time.process_time() - cpu_started
+
         _reset_peak_memory()
-        cpu_started, started = time.process_time(), time.perf_counter()
-        for block in blocks:
-            labels.append(
-                await asyncio.to_thread(engine.run, block, classes, channel, session.preprocessing)
-            )
-        seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
+        labels, seconds, cpu_seconds = await asyncio.to_thread(run)
         peak = _peak_memory()
         traffic = channel.traffic
         await channel.finish()
@@ -223,37 +225,49 @@ class _BenchParty:
             frame_bytes_sent=traffic.frame_bytes_sent - before.frame_bytes_sent,
             dealer_bytes=session.preprocessing.received_bytes,
             peak_memory_bytes=peak,
-            label_shares=jobs.PartyMeasurement.encode(reduced(np.concatenate(labels), classes)),
+            label_shares=jobs.PartyMeasurement.encode(
+                engine.label_code(classes).pack(np.concatenate(labels))
+            ),
         )
 
     async def _round_trips(self, addresses: Mapping[str, str]) -> dict[str, float]:
         """One after the other: they would delay each other."""
         return {
-            name: await rpc.round_trip(await self._peer(name, address))
+            name: await (await self._pool(name, address)).round_trip()
             for name, address in addresses.items()
         }
 
-    async def _peer(self, name: str, address: str) -> grpc.aio.Channel:
-        return await self._dial(Identity(Role.PARTY, name), address)
+    async def _pool(self, name: str, address: str) -> LinkPool:
+        """Links that can be made; the same ones for the same address."""
+        key = (name, address)
+        if key not in self._pools:
+            pool = LinkPool(self._credentials, address, name)
+            self._pools[key] = await self._stack.enter_async_context(pool)
+            # What is in between may not listen yet.
+            deadline = time.monotonic() + self._settings.exchange_seconds
+            while True:
+                try:
+                    await pool.ping()
+                    break
+                except VoteError:
+                    if time.monotonic() > deadline:
+                        raise
+                    await asyncio.sleep(_RETRY_SECONDS)
+        return self._pools[key]
 
     async def _dealer(self) -> grpc.aio.Channel:
-        return await self._dial(
-            Identity(Role.DEALER, self._settings.dealer_name), self._settings.dealer
-        )
-
-    async def _dial(self, server: Identity, address: str) -> grpc.aio.Channel:
-        """A channel that is up; the same one for the same address."""
-        key = (server, address)
-        if key not in self._channels:
-            channel = rpc.dial(self._credentials, address, server)
-            self._channels[key] = await self._stack.enter_async_context(channel)
+        """A channel that is up."""
+        dealer = Identity(Role.DEALER, self._settings.dealer_name)
+        if self._dealer_channel is None:
+            channel = rpc.dial(self._credentials, self._settings.dealer, dealer)
+            self._dealer_channel = await self._stack.enter_async_context(channel)
         seconds = self._settings.exchange_seconds
         try:
-            await asyncio.wait_for(self._channels[key].channel_ready(), seconds)
+            await asyncio.wait_for(self._dealer_channel.channel_ready(), seconds)
         except TimeoutError as error:
-            what = f"The connection to {server}"
+            what = f"The connection to {dealer}"
             raise VoteError(ErrorKind.DEADLINE, what=what, seconds=seconds) from error
-        return self._channels[key]
+        return self._dealer_channel
 
     def _end_session(self) -> None:
         if self._session is not None:

@@ -23,15 +23,15 @@ this one machine. Time is from the common start to the last party's last label s
 the repeats after one that warms up and is not counted; in brackets the minimum and the quartiles.
 All preprocessing was dealt and expanded before the start: what the dealer sent then, to all parties
 together, has a column of its own. Sent is the payload that one party sends to all of its peers
-together while the clock runs, and the same for each row and peer; framed adds protobuf and gRPC,
-but neither HTTP/2 nor TLS. CPU is that of the busiest party, memory the most that a party's process
+together while the clock runs, and the same for each row and peer; framed adds the headers of
+frames, but not TLS. CPU is that of the busiest party, memory the most that a party's process
 held, torch and waiting preprocessing included. Against crypten is how many times as quick it is as
 the best of CrypTen's methods that was measured on the same shape and network. Bits is the ring of
 the totals. Labels says whether all labels of all repeats were right.
 
 Distance is made by relays of byte streams: they delay and pace every byte that passes, in each
 direction, but know neither packet loss nor TCP's congestion control over the distance, which a real
-far network adds. Round trips are given as asked and as measured by small calls between the parties.
+far network adds. Round trips are given as asked and as measured by pings between the parties.
 Without delay the parties talk over loopback directly, and no rate applies."""
 
 _HEADINGS = (

@@ -1,9 +1,9 @@
 """`mpc-vote bench service`: whole label requests, from a client's queries to its labels.
 
 Everything is real: a coordinator, a dealer and parties as processes, mutual TLS, agents that each
-have a certificate, a ledger and connections of their own, ballots with Skellam noise, secret
-shares. Only the agents' votes are made up, and many agents live in one process, so what they would
-do at the same time on machines of their own they do here one after the other.
+have a certificate, a ledger and connections of their own, noise, secret shares. Only the agents'
+votes are made up, and many agents live in one process, so what they would do at the same time on
+machines of their own they do here one after the other.
 
 Seconds are the client's, from the call to the last label. The parts are those of the request with
 the median time, and add up to it:
@@ -11,12 +11,14 @@ the median time, and add up to it:
 - transfer: queries to the coordinator and labels to the client, with its records of both;
 - opening: the parties open the round;
 - preparing: agents check the round and their budgets, and fetch the queries;
-- checking: agents are prepared, and wait until the parties have checked what the dealer deals;
-  then the coordinator's ledger is charged, which takes milliseconds;
+- preprocessing: agents are prepared, and wait until the parties have theirs, dealt and checked for
+  the round or taken from their stocks; then the coordinator's ledger is charged, which takes
+  milliseconds;
 - intake: agents charge their ledgers, vote, draw noise, and send shares to every party;
-- dealing: parties wait for preprocessing that the dealer has not dealt yet;
-- summing: a party adds up all agents' shares, the longest of any party;
-- argmax: the rest of the parties' work, from their session's start to the last label share;
+- expanding: the party that takes longest waits for shares of preprocessing that are not expanded or
+  collected yet;
+- summing: it adds up all agents' shares;
+- argmax: the rest of its work, from its session's start to its last label share;
 - reveal: the parties' marks on disk, label shares on their way, what the round cost.
 
 A first request is not counted: agents connect to the parties in it. Processor seconds are of all
@@ -47,12 +49,12 @@ from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from mpc_vote.app import process
-from mpc_vote.app.config import LogLevel, Settings
+from mpc_vote.app.config import Ballot, LogLevel, Settings
 from mpc_vote.app.process import CommandError
 from mpc_vote.cli.common import check_writable, console, counted, progress, write_json
 from mpc_vote.client import AsyncLabelClient, LabelResult, Plan
 from mpc_vote.testbed.bench.cluster import BenchCluster, EmulatedNetwork
-from mpc_vote.voting.ballots import KNN_COUNT
+from mpc_vote.voting.ballots import ONE_HOT
 from mpc_vote.voting.limits import MAX_CLASSES, MAX_PARTIES, MAX_QUERIES
 
 _START_SECONDS = 120.0
@@ -76,7 +78,8 @@ class ServiceBenchSettings(Settings):
     classes: int = Field(10, ge=2, le=MAX_CLASSES, description="number of classes")
     features: int = Field(784, ge=1, le=100_000, description="numbers in a query, of 4 bytes each")
     parties: int = Field(3, ge=2, le=MAX_PARTIES, description="compute parties")
-    k: int = Field(50, ge=1, le=100_000, description="votes that an agent has on a query")
+    ballot: Ballot = Field(ONE_HOT, description="kind of ballots: one_hot or knn_count")
+    k: int = Field(50, ge=1, le=100_000, description="votes of an agent on a query, in knn_count")
     sigma: float = Field(25.0, gt=0, description="noise in votes")
     verified: bool = Field(True, description="whether ballots are shared so that none is stuffed")
     repeat: int = Field(3, ge=1, le=1_000, description="requests to take the median of")
@@ -96,9 +99,9 @@ class RequestPhases:
     transfer: float
     opening: float
     preparing: float
-    checking: float
+    preprocessing: float
     intake: float
-    dealing: float
+    expanding: float
     summing: float
     argmax: float
     reveal: float
@@ -153,7 +156,7 @@ async def _measure(
     queries[:, 0] = labels
     plan = Plan(
         classes=settings.classes,
-        ballot=KNN_COUNT,
+        ballot=settings.ballot,
         sigma=settings.sigma,
         quorum=agents,
         collusion=1,
@@ -243,9 +246,9 @@ async def _request(client: AsyncLabelClient, queries: Queries, plan: Plan) -> Re
         transfer=time.monotonic() - started - cost.seconds,
         opening=preparing[0],
         preparing=preparing[-1] - preparing[0],
-        checking=voting - preparing[-1],
+        preprocessing=voting - preparing[-1],
         intake=counting - voting,
-        dealing=cost.mpc_preprocessing_seconds,
+        expanding=cost.mpc_preprocessing_seconds,
         summing=cost.mpc_sum_seconds,
         argmax=cost.mpc_seconds - cost.mpc_preprocessing_seconds - cost.mpc_sum_seconds,
         reveal=cost.seconds - counting - cost.mpc_seconds,
@@ -296,7 +299,7 @@ def _title(settings: ServiceBenchSettings) -> str:
     network = f"{settings.rtt:g} ms round trips" if settings.rtt else "loopback"
     if settings.rate is not None:
         network += f" of {settings.rate:g} Mbit/s"
-    ballots = "verified ballots" if settings.verified else "ballots not verified"
+    ballots = f"{settings.ballot.name} ballots, {'' if settings.verified else 'not '}verified"
     return (
         f"{counted(settings.queries, 'query', 'queries')}, {settings.classes} classes, "
         f"{settings.parties} parties, {network}, {ballots}"

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,8 @@ from mpc_vote.data.partition import save_part
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.learning.voters.knn import KnnVoter
 from mpc_vote.pki.identity import Credentials, Role
-from mpc_vote.testbed.chaos.proxy import Pair, ProxyNetwork
+from mpc_vote.testbed.chaos.passing import Pair
+from mpc_vote.testbed.chaos.proxy import ProxyNetwork
 from mpc_vote.testbed.children import RoleProcess
 from mpc_vote.testbed.cluster import Cluster
 
@@ -106,7 +108,10 @@ class Federation(Cluster):
             "dealer": self.dealer_address,
             **self.party_addresses,
         }
-        self.wire = ProxyNetwork(self.directory, self.servers, self._pairs())
+        self.peer_addresses = {name: self._socket(f"{name}-links") for name in self.peer_addresses}
+        self.wire = ProxyNetwork(
+            self.directory, self.servers, self._pairs(), peers=self.peer_addresses
+        )
 
     def _socket(self, name: str) -> str:
         return f"unix:{self.directory / name}.sock"
@@ -116,7 +121,8 @@ class Federation(Cluster):
         for party in self.party_addresses:
             yield "coordinator", party
             yield party, "dealer"
-            yield from ((party, peer) for peer in self.party_addresses if peer != party)
+        # Of two parties, the one of lower rank dials.
+        yield from combinations(self.party_addresses, 2)
         for agent in self.agents:
             yield agent, "coordinator"
             yield from ((agent, party) for party in self.party_addresses)
@@ -125,6 +131,11 @@ class Federation(Cluster):
         """A line of the wire; nobody dials itself."""
         line = self.wire.lines.get((caller, server))
         return self.servers[server] if line is None else line.address
+
+    def peer_address(self, caller: str, peer: str) -> str:
+        """A line of the wire to a party of higher rank; no other is dialled."""
+        line = self.wire.lines.get((caller, peer))
+        return self.peer_addresses[peer] if line is None else line.address
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -3,7 +3,8 @@
 A caller dials a line of its own, which carries bytes and can be cut (reset, and refused from then
 on) or held (nothing arrives, nobody is told). Lines end at a proxy per server, which has the
 server's certificate and dials on with the caller's: the harness issues all of them. So the proxy
-sees whole messages, of all methods alike, and asks the tap what to do with each.
+sees whole messages, of all methods and of the parties' links alike, and asks the tap what to do
+with each.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ from mpc_vote.pki.identity import (
     server_options,
 )
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, dealer_pb2, label_pb2, model_pb2, party_pb2
+from mpc_vote.testbed.chaos.links import EXCHANGE, LinkProxy
+from mpc_vote.testbed.chaos.passing import Pair, Passing, Send
+from mpc_vote.transport.frames import Kind
 
 _READ_BYTES = 65_536
 # The proxy must add no wait of its own when a server is back.
@@ -37,9 +41,6 @@ _QUICK = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backo
 END = "end"
 # Streams that outlive a request.
 _LASTING = "Attend"
-
-Send = Callable[[bytes], Awaitable[Any]]
-Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, order=True)
@@ -81,7 +82,7 @@ class InterceptedMessage:
     """A message at its step, as it passes: of which call, what it says, and how it goes on."""
 
     step: MessageStep
-    call: ProxiedCall
+    call: Passing
     payload: bytes
     send: Send
 
@@ -89,17 +90,13 @@ class InterceptedMessage:
 Tap = Callable[[InterceptedMessage], Awaitable[None]]
 
 
-class ProxiedCall:
-    """One call through the proxy; keeps its requests, so that it can be made again."""
+class ProxiedCall(Passing):
+    """One gRPC call."""
 
     def __init__(
         self, pair: Pair, method: str, channel: grpc.aio.Channel, numbers: Counter[str]
     ) -> None:
-        self.pair = pair
-        self.method = method
-        self.numbers = numbers
-        self.requests: list[bytes] = []
-        self.whole = asyncio.Event()
+        super().__init__(pair, method, numbers)
         self._channel = channel
 
     def dial(self, seconds: float | None) -> Any:
@@ -194,13 +191,23 @@ class ProxiedLink:
 class ProxyNetwork:
     """All lines and proxies of a federation."""
 
-    def __init__(self, folder: Path, servers: Mapping[str, str], pairs: Iterable[Pair]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        servers: Mapping[str, str],
+        pairs: Iterable[Pair],
+        peers: Mapping[str, str],
+    ) -> None:
+        """`servers` and `peers` are the addresses of gRPC servers and, of parties, of links: those
+        are what a party of lower rank dials another for."""
         self._folder = folder
         self._servers = servers
+        self._peers = peers
+        self._link_proxies: list[LinkProxy] = []
         self._numbers: Counter[str] = Counter()
         self._channels: dict[Pair, grpc.aio.Channel] = {}
         self._proxies: list[grpc.aio.Server] = []
-        self.lines = {pair: ProxiedLink(self._socket(pair[1])) for pair in pairs}
+        self.lines = {pair: ProxiedLink(self._socket(*pair)) for pair in pairs}
         self.tap: Tap = pass_on
 
     def begin(self, tap: Tap) -> None:
@@ -214,11 +221,18 @@ class ProxyNetwork:
             proxy = grpc.aio.server(options=server_options())
             proxy.add_generic_rpc_handlers((_Handler(functools.partial(self._serve, name)),))
             tls = credentials[name].server_credentials()
-            proxy.add_secure_port(f"unix:{self._socket(name)}", tls)
+            proxy.add_secure_port(f"unix:{self._socket('', name)}", tls)
             await proxy.start()
             self._proxies.append(proxy)
+        for name, address in self._peers.items():
+            at = f"unix:{self._socket(name, name)}"
+            links = LinkProxy(name, at, address, credentials, self._counted, self._pass)
+            links.start()
+            self._link_proxies.append(links)
         for (caller, server), line in self.lines.items():
             await line.start()
+            if caller in self._peers and server in self._peers:
+                continue
             options = dict([*channel_options(credentials[server].identity), *_QUICK])
             self._channels[caller, server] = grpc.aio.secure_channel(
                 self._servers[server],
@@ -232,6 +246,7 @@ class ProxyNetwork:
             line.stop()
         await asyncio.gather(*(channel.close() for channel in self._channels.values()))
         await asyncio.gather(*(proxy.stop(None) for proxy in self._proxies))
+        await asyncio.gather(*(proxy.stop() for proxy in self._link_proxies))
 
     def of(self, name: str) -> list[ProxiedLink]:
         """All lines from or to a role."""
@@ -241,8 +256,12 @@ class ProxyNetwork:
         """All lines to a role."""
         return [line for pair, line in self.lines.items() if name == pair[1]]
 
-    def _socket(self, server: str) -> Path:
-        return self._folder / f"{server}-proxy.sock"
+    def _socket(self, caller: str, server: str) -> Path:
+        peers = caller in self._peers and server in self._peers
+        return self._folder / f"{server}-{'links' if peers else 'proxy'}.proxy"
+
+    def _counted(self) -> Counter[str]:
+        return self._numbers
 
     async def _serve(self, server: str, method: str, context: Any) -> None:
         identity: Identity | None = peer_identity(context.auth_context())
@@ -285,9 +304,7 @@ class ProxyNetwork:
             call.whole.set()
             await onward.done_writing()
 
-    async def _pass(
-        self, call: ProxiedCall, direction: str, payload: bytes | None, send: Send
-    ) -> None:
+    async def _pass(self, call: Passing, direction: str, payload: bytes | None, send: Send) -> None:
         kind = END if payload is None else kind_of(call.method, direction, payload)
         short = call.method.rpartition("/")[2]
         part = f"{direction}.{kind}" if kind else direction
@@ -340,6 +357,8 @@ def _methods() -> dict[str, Any]:
 
 def streams(step: MessageStep) -> bool:
     """Whether more than one message may go this way in the step's call."""
+    if step.method == EXCHANGE:
+        return True
     (method,) = (m for m in _methods().values() if m.name == step.method)
     return bool(method.client_streaming if step.is_request else method.server_streaming)
 
@@ -352,6 +371,8 @@ def decode(method: str, direction: str, payload: bytes) -> Any:
 
 
 def kind_of(method: str, direction: str, payload: bytes) -> str:
-    """What a message is about: the first of its fields that is set."""
+    """What a message is about: the first of its fields that is set, or the kind of a frame."""
+    if method == EXCHANGE:
+        return Kind(payload[0]).name.lower()
     fields = decode(method, direction, payload).ListFields()
     return fields[0][0].name if fields else ""

@@ -19,7 +19,8 @@ from mpc_vote.app.process import CommandError
 from mpc_vote.proto.mpcvote.v1 import label_pb2
 from mpc_vote.testbed.chaos.federation import LIMIT_SECONDS, Federation, RequestOutcome
 from mpc_vote.testbed.chaos.invariants import AggregationWitness, ProcessLogs, recorded, violations
-from mpc_vote.testbed.chaos.proxy import END, InterceptedMessage, MessageStep, ProxiedCall, pass_on
+from mpc_vote.testbed.chaos.passing import Passing
+from mpc_vote.testbed.chaos.proxy import END, InterceptedMessage, MessageStep, pass_on
 from mpc_vote.testbed.chaos.schedules import OPENERS, Fault, Schedule, every, role_of
 
 # How long after a fault is over the service may need until it labels again.
@@ -47,7 +48,7 @@ class FaultInjector:
         self._ahead = list(schedule.parts) if schedule is not None else []
         self._witness = witness
         self._tasks: list[asyncio.Task[None]] = []
-        self._replayed: ProxiedCall | None = None
+        self._replayed: Passing | None = None
         self._overtaken: asyncio.Semaphore | None = None
         self._held: InterceptedMessage | None = None
         # Nothing came that the held message could have been swapped with.
@@ -181,7 +182,7 @@ class FaultInjector:
             with contextlib.suppress(Exception):
                 await pass_on(passage)
 
-    async def _replay_whole(self, call: ProxiedCall) -> None:
+    async def _replay_whole(self, call: Passing) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(call.whole.wait(), _HELD_SECONDS)
         await call.replay(_REPLAY_SECONDS)

@@ -20,7 +20,7 @@ from pydantic import Field
 from rich.console import Console
 
 from mpc_vote.app import process
-from mpc_vote.app.config import Address, LogLevel, Method, Settings
+from mpc_vote.app.config import Address, Engine, LogLevel, Method, Settings
 from mpc_vote.app.process import CommandError
 from mpc_vote.cli.common import check_writable, console, dispatch, progress, write_json
 from mpc_vote.client import AsyncLabelClient, LabelResult
@@ -28,7 +28,7 @@ from mpc_vote.data.demo import demo_partition, part_number
 from mpc_vote.data.partition import Partition
 from mpc_vote.testbed.cluster import Cluster
 from mpc_vote.testbed.demo import data_command, digits, table
-from mpc_vote.testbed.demo.result import show
+from mpc_vote.testbed.demo.result import remarks, show
 from mpc_vote.testbed.demo.subject import DemoMethod, Scale
 from mpc_vote.testbed.demo.trial import COLLUSION, Trial
 
@@ -56,6 +56,11 @@ class DemoSettings(Settings):
         None, ge=1, le=3_000, description="public points to label; default: the task's"
     )
     sigma: float | None = Field(None, gt=0, description="noise in votes; default: the method's")
+    engine: Engine | None = Field(
+        None,
+        description="how the winner is found: table, or one of CrypTen's own methods; by default "
+        "as the coordinator is set, here table",
+    )
     seed: int = Field(0, ge=0, description="seed of split and training, not of the noise")
     service: Address | None = Field(
         None, description="host:port of a running coordinator, instead of processes of our own"
@@ -86,6 +91,8 @@ async def run_demo(settings: DemoSettings) -> None:
     figures["seconds"] = time.monotonic() - started
     figures["peak_memory_bytes"] = memory
     out.print(show(trial, figures, result))
+    for sentence in remarks(trial, figures):
+        out.print(sentence)
     write_json(settings.json_path, figures)
 
 
@@ -100,7 +107,14 @@ async def _run_here(
     )
     with tempfile.TemporaryDirectory(prefix="mpc-vote-demo-") as folder:
         subject = _SUBJECTS[settings.task].prepare(method, scale, Path(folder))
-        trial = Trial(subject, method, scale, settings.sigma or method.sigma, settings.parties)
+        trial = Trial(
+            subject,
+            method,
+            scale,
+            settings.sigma or method.sigma,
+            settings.parties,
+            settings.engine,
+        )
         for sentence in subject.told:
             out.print(sentence)
         cluster = _cluster(trial, Path(folder))
@@ -148,7 +162,7 @@ async def _run_there(
         method, scale = _method(settings), replace(_scale(settings), agents=len(agents))
         subject = digits.subject(method, scale, data, {})
         sigma = settings.sigma or method.sigma
-        trial = Trial(subject, method, scale, sigma, len(service.parties))
+        trial = Trial(subject, method, scale, sigma, len(service.parties), settings.engine)
         figures, result = await trial.run(client, trial.start_comparing(), out)
     return trial, figures, result, None
 

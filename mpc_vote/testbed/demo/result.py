@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
+from mpc_vote.cli.plan.advice import HIDDEN
 from mpc_vote.client import LabelResult
 from mpc_vote.privacy.rounding import round_up
 from mpc_vote.testbed.demo.trial import Trial
@@ -35,8 +36,9 @@ def show(trial: Trial, figures: dict[str, Any], result: LabelResult) -> Table:
         ),
         (
             "secure argmax",
-            f"{figures['mpc_rounds']} rounds, {figures['mpc_bytes_per_party']:,} bytes sent per "
-            f"party, {figures['mpc_seconds']:.2f} s",
+            f"{figures['engine']}, {figures['mpc_rounds']} rounds, "
+            f"{figures['mpc_bytes_per_party']:,} bytes sent per party, "
+            f"{figures['mpc_seconds']:.2f} s",
         ),
         (
             "round trip of parties",
@@ -47,6 +49,34 @@ def show(trial: Trial, figures: dict[str, Any], result: LabelResult) -> Table:
     ]:
         table.add_row(name, value)
     return table
+
+
+def remarks(trial: Trial, figures: dict[str, Any]) -> list[str]:
+    """How to read figures that say that a vote was of little use, or protected little."""
+    found = []
+    best, model = figures["best_agent_accuracy"], figures["student_accuracy"]
+    if best >= model:
+        found.append(
+            "An agent alone does as well as the global model: its own records are enough for this "
+            "task. The vote is of use where agents lack records or classes, as in the demo on "
+            "digits, and to whoever has no data."
+        )
+    if figures["epsilon_instance"] > HIDDEN:
+        found.append(
+            f"An epsilon of {round_up(figures['epsilon_instance'])} protects next to nothing. "
+            f"{_why(trial)}; `mpc-vote plan` tells what a federation can afford."
+        )
+    return found
+
+
+def _why(trial: Trial) -> str:
+    agents = f"{trial.scale.agents} agents are too few to hide one's ballot in noise"
+    if trial.method.ballot.needs_k:
+        return f"{agents} this small"
+    return (
+        f"{agents}, and with {trial.method.ballot.name} ballots one record can change all of it. "
+        "With --method knn a record changes one neighbour's vote only"
+    )
 
 
 def _percent(figures: dict[str, Any], key: str) -> str:
@@ -67,10 +97,13 @@ def _method(trial: Trial) -> str:
 
 
 def _noise(figures: dict[str, Any], result: LabelResult) -> str:
-    text = f"Skellam, sigma {figures['sigma']:g} votes, {result.contributors} agents counted"
-    if result.spec is not None:
-        text += f", quorum {result.spec.quorum}, {result.spec.collusion} may collude"
-    return text
+    spec = result.spec
+    if spec is None:
+        return f"sigma {figures['sigma']:g} votes, {result.contributors} agents counted"
+    whose = "coins of the committee" if spec.verified else "Skellam of the agents"
+    counted = f"{result.contributors} agents counted, quorum {spec.quorum}"
+    told = f"{whose}, sigma {figures['sigma']:g} votes; {counted}"
+    return told if spec.verified else f"{told}, {spec.collusion} may collude"
 
 
 def _resources(figures: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from mpc_vote.argmax.registry import EngineKind
 from mpc_vote.cli import label, train
 from mpc_vote.cli.common import progress
 from mpc_vote.client import AsyncLabelClient, LabelResult, Plan
@@ -27,6 +28,7 @@ class Trial:
     scale: Scale
     sigma: float
     parties: int
+    engine: EngineKind | None
 
     def start_comparing(self) -> Comparison:
         """Begins what the global model is compared with, beside the service's own work."""
@@ -45,6 +47,7 @@ class Trial:
             quorum=self.scale.agents,
             collusion=COLLUSION,
             delta=_DELTA,
+            engine=self.engine,
         )
         result = await label.follow(client, data.public.x, plan, out)
         await train.follow(client, [result.round_id], self.scale.seed, out, task=task)
@@ -66,6 +69,7 @@ class Trial:
             "queries": len(data.public),
             "agents": self.scale.agents,
             "parties": self.parties,
+            "engine": label.engine_name(result),
             "mpc_rounds": cost.mpc_rounds,
             "mpc_bytes_per_party": cost.mpc_bytes_per_party,
             "mpc_seconds": cost.mpc_seconds,

@@ -7,7 +7,8 @@ its form.
 
 Neighbouring inputs:
 
-- *agent level*: one agent's ballot is left out of the sum; its noise stays in the total.
+- *agent level*: one agent's ballot is left out of the sum; the noise of the total stays what it
+  is, with the agent's own part of it where agents draw it.
 - *instance level*: one record of one agent is added, removed or replaced. For the kNN ballots the
   feature map and the distance must not depend on the private records; for the others the model
   may change in any way.
@@ -108,10 +109,15 @@ class BallotKind(ABC):
             self.instance_sensitivity(fraction_bits=0, ks=ks, tau=tau),
         )
 
-    def layout(self, classes: int, unit: int, bound: int, k: int, tau: int) -> Layout | None:
-        """How an agent with this k shares its ballot in a verified round, with noise up to `bound`
-        units; None if such ballots can't be verified."""
+    def layout(self, classes: int, unit: int, k: int, tau: int) -> Layout | None:
+        """How an agent with this k shares its ballot in a verified round; None if such ballots
+        can't be verified."""
         return None
+
+    @property
+    def can_be_verified(self) -> bool:
+        """Whether there are verified rounds of such ballots."""
+        return self.layout(self.min_classes, 1, 1, 1) is not None
 
     def votes(self, ks: Sequence[int]) -> int:
         """Votes that agents with these k cast on a query, at most."""

@@ -41,8 +41,8 @@ class KnnCount(NeighbourBallot):
     ) -> int:
         return max(checked_ks(ks)) * unit_of(fraction_bits)
 
-    def layout(self, classes: int, unit: int, bound: int, k: int, tau: int) -> Layout:
-        return Layout(classes, unit, bound, k)
+    def layout(self, classes: int, unit: int, k: int, tau: int) -> Layout:
+        return Layout(classes, unit, k)
 
     def votes(self, ks: Sequence[int]) -> int:
         return sum(ks)

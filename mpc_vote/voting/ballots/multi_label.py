@@ -63,8 +63,8 @@ class MultiLabel(BallotKind):
         _cap(tau)
         return unit_of(fraction_bits)
 
-    def layout(self, classes: int, unit: int, bound: int, k: int, tau: int) -> Layout:
-        return Layout(classes, unit, bound, tau, attributes=True)
+    def layout(self, classes: int, unit: int, k: int, tau: int) -> Layout:
+        return Layout(classes, unit, tau, attributes=True)
 
 
 def _cap(tau: int | None) -> int:

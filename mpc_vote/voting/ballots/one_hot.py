@@ -56,5 +56,5 @@ class OneHot(BallotKind):
     ) -> int:
         return unit_of(fraction_bits)
 
-    def layout(self, classes: int, unit: int, bound: int, k: int, tau: int) -> Layout:
-        return Layout(classes, unit, bound)
+    def layout(self, classes: int, unit: int, k: int, tau: int) -> Layout:
+        return Layout(classes, unit)

@@ -31,7 +31,7 @@ from tests.security.argmax.test_table_view import (
     shape_of,
 )
 from tests.unit.argmax.committee import share
-from tests.unit.argmax.dealt import Array, added, xored
+from tests.unit.argmax.dealt import Array, added, tables_together
 from tests.unit.argmax.transcript import (
     Handed,
     Line,
@@ -116,10 +116,9 @@ def view_of(seen: Transcript, honest: int) -> View:
                 add(f"{name}: sent", sent, opening.bits)
                 add(f"{name}: behind the honest mask", value, opening.bits)
         wins = level.win_bits
-        tables = xored([part.tables for part in parts])
-        add(f"level {number}, parts: tables", tables, level.word.itemsize * 8)
-        add(f"level {number}, parts: nu", added([part.nu for part in parts], wins), wins)
-        add(f"level {number}, parts: flips", added([part.flips for part in parts], wins), wins)
+        add(f"level {number}, parts: tables", tables_together(parts), 64)
+        coefficients = added([part.coefficients for part in parts], wins)
+        add(f"level {number}, parts: coefficients", coefficients, wins)
         for table, width in enumerate(level.widths):
             chosen = added([part.chosen[table] for part in parts], width)
             add(f"level {number}, parts: chosen {table}", chosen, width)

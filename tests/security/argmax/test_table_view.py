@@ -33,7 +33,15 @@ from mpc_vote.argmax.table.engine import TableArgmax
 from mpc_vote.argmax.table.level import LevelPart, LevelTables
 from mpc_vote.mpc.prg import SeedStream, new_seed
 from tests.unit.argmax.committee import Totals, record
-from tests.unit.argmax.dealt import Array, Secrets, added, differences, digit, missing_part, xored
+from tests.unit.argmax.dealt import (
+    Array,
+    Secrets,
+    added,
+    differences,
+    digit,
+    missing_part,
+    tables_together,
+)
 from tests.unit.argmax.transcript import Shape, Transcript, replay, run, simulate, unpack
 from tests.unit.argmax.uniformity import FALSE_ALARM, Seen, View, packed, suspicions, told_apart
 
@@ -211,13 +219,8 @@ def view(seen: Transcript, honest: int) -> View:
                     add(f"{name}: opening less own masks", value - masks, opening.bits)
         name = f"level {number}, parts"
         wins = level.win_bits
-        add(f"{name}: tables", xored([part.tables for part in parts]), level.word.itemsize * 8)
-        add(f"{name}: nu", added([part.nu for part in parts], wins), wins)
-        add(f"{name}: flips", added([part.flips for part in parts], wins), wins)
-        # Of the products without an alpha `steps` has all but the empty one, at the last digit.
-        start = 1 << (len(level.digits) - 1)
-        products = [part.steps[start:] + 2 * part.flips[start:] for part in parts]
-        add(f"{name}: products", added(products, wins), wins)
+        add(f"{name}: tables", tables_together(parts), 64)
+        add(f"{name}: coefficients", added([part.coefficients for part in parts], wins), wins)
         for table, width in enumerate(level.widths):
             shares = [part.chosen[table] for part in parts]
             add(f"{name}: chosen {table}", added(shares, width), width)
@@ -332,10 +335,8 @@ def writable(part: LevelPart) -> LevelPart:
         part.r.copy(),
         part.s.copy(),
         None if part.q is None else part.q.copy(),
-        part.tables.copy(),
-        part.nu.copy(),
-        part.flips.copy(),
-        part.steps.copy(),
+        tuple(table.copy() for table in part.tables),
+        part.coefficients.copy(),
         tuple(table.copy() for table in part.chosen),
     )
 
@@ -424,18 +425,18 @@ def own_s_is_zero(draft: Draft, honest: int) -> None:
 
 
 def own_tables_are_zero(draft: Draft, honest: int) -> None:
-    draft.parts[honest].tables[:] = 0
+    for table in draft.parts[honest].tables:
+        table[:] = 0
 
 
 def own_tables_repeat(draft: Draft, honest: int) -> None:
     """Each word is all ones or all zeros: every single bit is still fair."""
-    tables = draft.parts[honest].tables
-    tables[:] = -(tables & 1)
+    for table in draft.parts[honest].tables:
+        table[:] = -(table & 1)
 
 
-def own_masks_are_zero(draft: Draft, honest: int) -> None:
-    for array in (draft.parts[honest].nu, draft.parts[honest].flips, draft.parts[honest].steps):
-        array[:] = 0
+def own_coefficients_are_zero(draft: Draft, honest: int) -> None:
+    draft.parts[honest].coefficients[:] = 0
 
 
 def own_choice_is_zero(draft: Draft, honest: int) -> None:
@@ -508,7 +509,7 @@ class TestFlawsAreNoticed:
             (own_tables_are_zero, "level 0, bits: payload"),
             (own_tables_are_zero, "level 0, parts: tables & level 0, parts: tables"),
             (own_tables_repeat, "level 0, parts: tables & level 0, parts: tables"),
-            (own_masks_are_zero, "level 0, parts: flips & level 0, parts: nu"),
+            (own_coefficients_are_zero, "level 0, parts: coefficients"),
             (own_choice_is_zero, "level 0, parts: chosen 0"),
             (own_choice_is_zero, "label shares together"),
         ],

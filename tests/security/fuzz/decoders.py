@@ -48,6 +48,7 @@ from mpc_vote.pki.authority import CertificateAuthority
 from mpc_vote.pki.identity import CredentialPaths, Credentials, Identity, Role, peer_identity
 from mpc_vote.pki.pem import IdentityError
 from mpc_vote.privacy import accountant
+from mpc_vote.privacy.coins import fraction_bits_for
 from mpc_vote.privacy.ledger import Budget, Ledger, LedgerError, LedgerView
 from mpc_vote.privacy.mechanisms import Level, mechanism_from_json
 from mpc_vote.proto.mpcvote.v1 import common_pb2, dealer_pb2
@@ -115,10 +116,12 @@ def spec_message(**changes: Any) -> common_pb2.RoundSpec:
         "engine": common_pb2.ENGINE_TABLE,
         "deadline_unix_ms": int(1000 * (NOW + 60)),
     }
+    if changes.get("verified"):
+        given["fraction_bits"] = fraction_bits_for(given["sigma"])
     message = common_pb2.RoundSpec(**{**given, **changes})
     if not message.ring_bits:
         bits = ring.bits_for(Spec(b"", message).total_bound)
-        message.ring_bits = 64 if message.engine != common_pb2.ENGINE_TABLE else max(13, bits)
+        message.ring_bits = 64 if message.engine != common_pb2.ENGINE_TABLE else bits
     return message
 
 
@@ -290,11 +293,11 @@ def _share(data: bytes) -> None:
 
 
 def _bits(data: bytes) -> None:
-    head = data[:5].ljust(5, b"\1")
-    layout = Layout(2 + head[0] % 30, 16, 1 + head[1], 1 + head[2] % 9, bool(head[3] & 1))
-    queries = 8 * (1 + head[4] % 4)
+    head = data[:4].ljust(4, b"\1")
+    layout = Layout(2 + head[0] % 30, 16, 1 + head[1] % 9, bool(head[2] & 1))
+    queries = 8 * (1 + head[3] % 4)
     size = layout.share_bytes(queries)
-    reader = BitReader(Share(packed=data[5:].ljust(size, b"\xff")[:size]), layout)
+    reader = BitReader(Share(packed=data[4:].ljust(size, b"\xff")[:size]), layout)
     shape = reader.take(queries).shape
     if shape != (queries, layout.bits):
         raise Finding(f"bits of shape {shape}")

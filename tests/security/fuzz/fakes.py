@@ -20,10 +20,8 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from mpc_vote.mpc.cut_and_choose import DIGEST_BYTES
 from mpc_vote.pki.authority import CertificateAuthority
 from mpc_vote.pki.identity import Identity, Role
-from mpc_vote.proto.mpcvote.v1 import party_pb2
 from tests.security.fuzz.mutate import Call
 from tests.security.fuzz.runner import Finding
 
@@ -53,13 +51,9 @@ class Aborted(Exception):
 class Context:
     """A call's context: who calls, what it sends, and what it is told."""
 
-    def __init__(
-        self, caller: Identity, requests: Sequence[Message], agrees: PeerAgrees | None
-    ) -> None:
+    def __init__(self, caller: Identity, requests: Sequence[Message]) -> None:
         self._caller = caller
         self._requests = list(requests)
-        self._agrees = agrees
-        self._written: asyncio.Queue[Message] = asyncio.Queue()
         self.received = 0
         self._news = asyncio.Event()
 
@@ -73,20 +67,6 @@ class Context:
         if size > _MAX_METADATA:
             raise Finding(f"a refusal of {size:,} bytes") from sys.exception()
         raise Aborted(message.split()[0] + code.name) from sys.exception()
-
-    async def read(self) -> Any:
-        """The next message; after the last, what was written, as of a peer that agrees to all."""
-        if self._requests:
-            return self._requests.pop(0)
-        if self._agrees is None:
-            return grpc.aio.EOF
-        written: Any = await self._written.get()
-        return party_pb2.ExchangeRequest(frame=self._agrees.to(written.frame))
-
-    async def write(self, message: Any) -> None:
-        # The hello has been said.
-        if not message.frame.HasField("hello"):
-            self._written.put_nowait(message)
 
     async def requests(self) -> AsyncIterator[Message]:
         """The messages of a stream; each waits a little for what it may be an answer to."""
@@ -102,19 +82,6 @@ class Context:
         """The caller got a response."""
         self.received += 1
         self._news.set()
-
-
-class PeerAgrees:
-    """A peer that repeats what it hears: seeds and coins of these tests are all the same. Only its
-    coin's hash is its own, once it is known."""
-
-    coin_hash = b""
-
-    def to(self, frame: party_pb2.PeerFrame) -> party_pb2.PeerFrame:
-        if frame.sequence == 0 and len(frame.payload) == 2 * DIGEST_BYTES:
-            payload = frame.payload[:DIGEST_BYTES] + self.coin_hash
-            return party_pb2.PeerFrame(sequence=0, payload=payload)
-        return frame
 
 
 def decoded(kind: type[Kind], messages: Sequence[bytes]) -> list[Kind]:
@@ -135,14 +102,13 @@ async def serve(
     call: Call,
     *,
     alone: bool,
-    agrees: PeerAgrees | None = None,
 ) -> str:
     """Calls a servicer's method as gRPC would; returns a word for the result.
 
     A call that is `alone` does not wait for others between its messages.
     """
     requests = decoded(GetMessageClass(method.input_type), call.messages)
-    context = Context(caller, requests, agrees if call.caller & 4 else None)
+    context = Context(caller, requests)
     handler: Callable[..., Any] = getattr(servicer, method.name)
     if method.client_streaming:
         request: Any = _plain(requests) if alone else context.requests()
@@ -184,6 +150,10 @@ class Channel:
 
     async def channel_ready(self) -> None:
         """It always is."""
+
+    def get_state(self) -> grpc.ChannelConnectivity:
+        """There is no connection that would stand between calls."""
+        return grpc.ChannelConnectivity.IDLE
 
     def _method(self, path: str, *_: Any, **__: Any) -> Callable[..., Any]:
         name = path.rpartition("/")[2]

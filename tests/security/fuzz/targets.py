@@ -10,7 +10,7 @@ TARGETS = [*SERVICES, *DECODERS]
 
 _USUAL = 60
 _FEWER = {
-    **{"agent": 3, "party": 4, "coordinator": 5, "settings": 5, "ledger-file": 6},
+    **{"agent": 3, "party": 4, "links": 5, "coordinator": 5, "settings": 5, "ledger-file": 6},
     **{"dealer": 10, "client": 10, "plan": 10, "certificate": 10, "token-file": 10},
     **{"enrolment": 20, "spec": 20, "error": 30, "array-file": 30, "part-file": 30, "csr": 30},
     **{"pem": 30, "tensor": 40},

@@ -133,7 +133,7 @@ def digits(values: Words, level: LevelTables) -> list[Words]:
 
 def _flips(level: LevelTables, part: LevelPart, rho: Words) -> Words:
     """A party's parts of the alphas and betas."""
-    tables = _words(part.tables)
+    tables = np.stack([_words(table) for table in part.tables])
     widths = [width for _, width in level.digits]
     last = [np.full(rho.shape, (1 << width) - 1, dtype=np.uint64) for width in widths]
     beside = [
@@ -151,7 +151,7 @@ def ballot_openings(
 ) -> Iterator[Opening]:
     """What is opened of verified counts of neighbours; arguments are as for the table.
 
-    In one exchange all `pointers`, which are the votes, and then all `flags`, which are the noise.
+    In one exchange all `pointers`, which are the votes, and then all `flags`, which are the coins.
     """
     (item,), (sent,) = items, payloads
     if not isinstance(item, BitConversion):

@@ -2,11 +2,12 @@
 
     python recorder.py FOLDER -- party --certs ...
 
-In FOLDER it leaves `messages.bin` (every gRPC message, serialised, sent or received), `deeds.txt`
-(every file opened for writing, every program started, every socket connected by Python itself)
-and, for an agent, `truth.npz`: the ballot, noise and shares that only it may know. The role
-behaves as it would without: what passes is looked at, never changed. Only a coordinator can be told
-which groups to choose (`MPC_VOTE_TEST_GROUPS=4,3`), as it would for other distances or sizes.
+In FOLDER it leaves `messages.bin` (every gRPC message, serialised, and every frame of a link
+between parties, sent or received), `deeds.txt` (every file opened for writing, every program
+started, every socket connected by Python itself) and, for an agent, `truth.npz`: the ballot, noise
+and shares that only it may know, for a party `coins.bin`. The role behaves as it would without:
+what passes is looked at, never changed. Only a coordinator can be told which groups to choose
+(`MPC_VOTE_TEST_GROUPS=4,3`), as it would for other distances or sizes.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import grpc.aio
 import numpy as np
 
 SENT, RECEIVED = "sent", "received"
+FRAME = "/mpcvote.v1.PeerLink/Frame"
 GROUPS = "MPC_VOTE_TEST_GROUPS"
 
 _HEADER = struct.Struct("<BHI")
@@ -173,6 +175,36 @@ def _recorded_handler(journal: Journal, method: str, handler: Any) -> Any:
     )
 
 
+def watch_links(journal: Journal) -> None:
+    """At a party: notes every frame of its links."""
+    from aggregator.party import peers
+    from mpc_vote.transport.exchange import exchange
+    from mpc_vote.transport.frames import Kind, encode
+    from mpc_vote.transport.link import Frame, Link
+
+    send, receive = Link.send, Link.receive
+
+    async def sending(self: Link, frame: bytes) -> None:
+        journal.write(FRAME, SENT, frame)
+        await send(self, frame)
+
+    async def receiving(self: Link, *expected: int) -> Frame:
+        frame = await receive(self, *expected)
+        journal.write(FRAME, RECEIVED, encode(frame.kind, frame.content, frame.number))
+        return frame
+
+    def exchanging(links: Sequence[Link], payload: bytes, number: int, seconds: float) -> Any:
+        for _ in links:
+            journal.write(FRAME, SENT, encode(Kind.PAYLOAD, payload, number))
+        payloads = exchange(links, payload, number, seconds)
+        for one in payloads:
+            journal.write(FRAME, RECEIVED, encode(Kind.PAYLOAD, one, number))
+        return payloads
+
+    cast(Any, Link).send, cast(Any, Link).receive = sending, receiving
+    cast(Any, peers).exchange = exchanging
+
+
 def watch_deeds(path: Path) -> None:
     """Notes what the process writes, starts and connects to, one line each."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -208,13 +240,14 @@ def watch_ballots(path: Path) -> None:
         drawn.append(draw(self, *args, **options))
         return drawn[-1]
 
-    def shared(spec: Any, name: str, ballot: Any, noise: Any) -> Any:
-        shares = share_ballot(spec, name, ballot, noise)
-        assert drawn == [noise]
+    def shared(spec: Any, name: str, noisy: Any) -> Any:
+        shares = share_ballot(spec, name, noisy)
+        assert len(drawn) == (0 if spec.message.verified else 1)
+        noise = sum(drawn, np.zeros_like(noisy))
         explicit = spec.explicit_rank(name)
         np.savez(
             path,
-            ballot=ballot,
+            ballot=noisy - noise,
             noise=noise,
             explicit=explicit,
             residual=np.frombuffer(shares[explicit].packed, dtype=np.uint8),
@@ -226,12 +259,46 @@ def watch_ballots(path: Path) -> None:
     cast(Any, participation).share_ballot = shared
 
 
-def fix_groups(sizes: str) -> None:
-    """At a coordinator: these groups for every round."""
-    from mpc_vote.argmax import registry
+def watch_coins(path: Path) -> None:
+    """At a party: keeps its coins, to look for them elsewhere, and when it drew them."""
+    from aggregator.party.journal import RoundJournal
+    from mpc_vote.verified import summation
 
-    groups = tuple(int(size) for size in sizes.split(","))
-    cast(Any, registry).choose_groups = lambda *_: groups
+    fresh, mark = summation.fresh_bytes, RoundJournal.aggregate
+    order = path.with_name("order.txt")
+
+    def note(what: str) -> None:
+        with order.open("a") as file:
+            file.write(f"{what}\n")
+
+    def marked(self: RoundJournal, round_id: str) -> bool:
+        done = mark(self, round_id)
+        note("marked")
+        return done
+
+    def watched() -> Any:
+        note("drawn")
+        take = fresh()
+
+        def kept(size: int) -> bytes:
+            drawn = take(size)
+            with path.open("ab") as file:
+                file.write(drawn)
+            return drawn
+
+        return kept
+
+    summation.fresh_bytes = watched
+    cast(Any, RoundJournal).aggregate = marked
+
+
+def fix_groups(sizes: str) -> None:
+    """At a coordinator: these groups for every round, in three rounds for each level."""
+    from mpc_vote.argmax import registry
+    from mpc_vote.argmax.engine import Schedule
+
+    groups = tuple(int(size) for size in sizes.split(",") if size)
+    cast(Any, registry).choose_schedule = lambda *_: Schedule(groups)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -244,9 +311,13 @@ def main(arguments: Sequence[str]) -> int:
     journal = Journal(out / "messages.bin")
     watch_channels(journal)
     watch_servers(journal)
+    if command[0] == "party":
+        watch_links(journal)
     if command[0] == "agent":
         watch_ballots(out / "truth.npz")
-    if command[0] == "coordinator" and (sizes := os.environ.get(GROUPS)):
+    if command[0] == "party":
+        watch_coins(out / "coins.bin")
+    if command[0] == "coordinator" and (sizes := os.environ.get(GROUPS)) is not None:
         fix_groups(sizes)
     watch_deeds(out / "deeds.txt")
 

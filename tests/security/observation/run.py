@@ -24,6 +24,7 @@ from mpc_vote.testbed.cluster import Cluster
 from mpc_vote.verified.encoding import BitReader, Layout
 from mpc_vote.voting.spec import Spec
 from tests.security.observation.recorder import GROUPS, RECEIVED, SENT, Message, read_messages
+from tests.unit.verified.plain import noise_of
 
 PARTIES, AGENTS = 3, 4
 QUERIES, CLASSES, NEIGHBOURS = 120, 10, 60
@@ -50,7 +51,7 @@ class Way:
     @property
     def variables(self) -> dict[str, str]:
         """What tells the recorder of a coordinator."""
-        return {GROUPS: ",".join(map(str, self.groups))} if self.groups else {}
+        return {GROUPS: ",".join(map(str, self.groups))}
 
 
 @dataclass(frozen=True)
@@ -146,10 +147,24 @@ class Truth:
 class Observation:
     """A finished round: every role's view, the agents' truths, the labels that came out."""
 
-    cluster: Cluster
+    cluster: WatchedCluster
     views: dict[str, View]
     truths: dict[str, Truth]
     labels: npt.NDArray[np.int64]
+    coins: dict[str, bytes]
+    """What each party drew in a verified round, and it alone may know."""
+
+    @property
+    def unit(self) -> int:
+        """Units in a vote."""
+        return 1 << self.spec.message.fraction_bits
+
+    @cached_property
+    def tossed(self) -> npt.NDArray[np.uint8]:
+        """The coins of a verified round: of all parties together."""
+        drawn = [np.frombuffer(own, np.uint8) for own in self.coins.values()]
+        count = self.spec.cells * self.spec.coin_law.coins
+        return np.unpackbits(np.bitwise_xor.reduce(drawn), bitorder="little", count=count)
 
     @property
     def parties(self) -> list[str]:
@@ -173,9 +188,12 @@ class Observation:
         return votes
 
     def noisy_total(self) -> npt.NDArray[np.int64]:
-        """The votes of all agents, with noise: what the committee finds the argmax of."""
+        """The votes of all agents, with noise: what the committee finds the argmax of; without, if
+        parties gave up before they drew any."""
         votes: npt.NDArray[np.int64] = np.sum([t.noisy for t in self.truths.values()], axis=0)
-        return votes
+        if not self.coins:
+            return votes
+        return votes + noise_of(self.spec.coin_law, self.tossed, self.spec.message.classes)
 
 
 class WatchedCluster(Cluster):
@@ -235,7 +253,9 @@ def observe(directory: Path, way: Way) -> Observation:
     settings = {"engine": way.engine.name}
     if way.fails:
         settings["aggregate-seconds"] = "1e-4"
-    cluster = WatchedCluster(directory, PARTIES, agents, settings)
+    # One round is watched, and nothing that would be dealt after it.
+    parties = {"stock-mib": "0"}
+    cluster = WatchedCluster(directory, PARTIES, agents, settings, parties)
     cluster.issue()
     try:
         cluster.start()
@@ -248,9 +268,13 @@ def observe(directory: Path, way: Way) -> Observation:
         cluster.stop()
     views = {label: _view(cluster, label, disk) for label, disk in running.items()}
     labels = np.load(out) if labelled else np.empty(0, np.int64)
-    seen = Observation(cluster, views, {}, labels)
+    seen = Observation(cluster, views, {}, labels, {})
     for name in agents:
         seen.truths[name] = Truth.load(cluster.records(name) / "truth.npz", seen.spec, name)
+    for name in seen.parties:
+        drawn = cluster.records(name) / "coins.bin"
+        if drawn.exists():
+            seen.coins[name] = drawn.read_bytes()
     return seen
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import dataclasses
+import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +25,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from scipy import stats
 
+from aggregator.party.stock import NOTHING
 from mpc_vote.argmax.crypten.engine import CryptenArgmax
 from mpc_vote.argmax.crypten.triples import TripleKind, Triples
 from mpc_vote.argmax.engine import label_bits
@@ -33,6 +36,7 @@ from mpc_vote.mpc import ring
 from mpc_vote.mpc.cut_and_choose import DIGEST_BYTES, Session, coin_hash, stream_keys
 from mpc_vote.mpc.preprocessing import Item
 from mpc_vote.proto.mpcvote.v1 import dealer_pb2, label_pb2, party_pb2
+from mpc_vote.transport.frames import HEADER_BYTES, Header, Kind
 from mpc_vote.verified.bit_conversion import BitConversion
 from mpc_vote.voting import codec
 from tests.security.observation.needles import Needles, binary_forms, varint
@@ -59,7 +63,7 @@ from tests.security.observation.run import (
     observe,
     own_folder,
 )
-from tests.unit.verified.plain import noise_in, pointers_of, votes_in
+from tests.unit.verified.plain import pointers_of, votes_in
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +73,6 @@ CHECK_SIZES = (64, 32, 32, 7 * 32, 0)
 FALSE_ALARM = 1e-6
 LABELS_IN_A_PIECE = 24
 LABEL_BITS = label_bits(CLASSES)
-VOTE = 16
 # All bits of verified ballots are opened in one exchange.
 _BALLOT_ITEMS, _BALLOT_EXCHANGES = 1, 1
 
@@ -93,7 +96,7 @@ ORDERS = {
     f"PartyService/{name}"
     for name in ("OpenRound", "AwaitPreprocessing", "ListHoldings", "Aggregate")
 }
-AMONG_PARTIES = {"PeerService/Exchange", "DealerService/Deal", "DealerService/Collect"}
+AMONG_PARTIES = {"PeerLink/Frame", "DealerService/Deal", "DealerService/Collect"}
 ASKING = {"LabelService/RequestLabels", "LabelService/ListRounds"}
 CALLS = {
     "agent": {*ATTENDING, "PartyService/SubmitShares", "Health/Check"},
@@ -134,14 +137,16 @@ def secrets_of(seen: Observation) -> Needles:
     hidden: dict[str, Matrix] = {}
     for name, truth in seen.truths.items():
         hidden[f"ballot of {name}"] = truth.ballot
-        hidden[f"votes of {name}"] = truth.ballot // VOTE
-        hidden[f"noise of {name}"] = truth.noise
-        hidden[f"noisy ballot of {name}"] = truth.noisy
+        hidden[f"votes of {name}"] = truth.ballot // seen.unit
+        if truth.layout is None:
+            hidden[f"noise of {name}"] = truth.noise
+            hidden[f"noisy ballot of {name}"] = truth.noisy
     total = seen.noisy_total()
     hidden["total"] = seen.total()
-    hidden["votes"] = seen.total() // VOTE
+    hidden["votes"] = seen.total() // seen.unit
     hidden["noisy total"] = total
-    hidden["noise of the total"] = total - seen.total()
+    if seen.coins or not seen.spec.message.verified:
+        hidden["noise of the total"] = total - seen.total()
     # CrypTen's engine's own form of the total, in which no tie is left.
     hidden["noisy total in the engine"] = total * CLASSES + np.arange(CLASSES - 1, -1, -1)
     # Who is ahead of whom, and by how much.
@@ -156,6 +161,12 @@ def secrets_of(seen: Observation) -> Needles:
             pointers = pointers_of(truth.layout, truth.shared)
             for bits in (truth.layout.pointer_bits, 8, 16):
                 needles.add_packed(f"pointers of {name}", pointers, bits)
+    if seen.coins:
+        # Nobody has them, and a party's own are in its memory only.
+        every = {**seen.coins, "all parties": np.packbits(seen.tossed, bitorder="little").tobytes()}
+        for name, drawn in every.items():
+            rows = np.frombuffer(drawn, np.uint8)[: len(drawn) // QUERIES * QUERIES]
+            needles.add_packed(f"coins of {name}", rows.reshape(QUERIES, -1).astype(np.int64), 8)
     wins = wins_of(total.T).T
     needles.add_matrix("wins", wins)
     needles.add_packed("wins", wins, LABEL_BITS)
@@ -199,13 +210,6 @@ def pointers_shared(seen: Observation) -> Iterator[Matrix]:
     for truth in seen.truths.values():
         assert truth.layout is not None
         yield pointers_of(truth.layout, truth.shared).reshape(-1)
-
-
-def flags_shared(seen: Observation) -> Iterator[Matrix]:
-    """By agent, the flags of the noise in its verified ballot."""
-    for truth in seen.truths.values():
-        assert truth.layout is not None
-        yield truth.shared[:, -truth.layout.flags :].reshape(-1)
 
 
 def opened_by_level(seen: Observation) -> list[tuple[LevelTables | None, list[Opening]]]:
@@ -314,13 +318,20 @@ def test_the_recorded_shares_add_up_to_the_ballots(seen: Observation) -> None:
         if truth.layout is None:
             assert np.array_equal(in_ring(np.sum(parts, axis=0), seen), truth.noisy), name
         else:
-            assert np.array_equal(VOTE * votes_in(truth.layout, truth.shared), truth.ballot), name
-            assert np.array_equal(noise_in(truth.layout, truth.shared), truth.noise), name
+            votes = votes_in(truth.layout, truth.shared)
+            assert np.array_equal(seen.unit * votes, truth.ballot), name
         for rank, share in enumerate(truth.shares):
             received = b"".join(
                 seen.views[f"party-{rank}"].passed(RECEIVED, "PartyService/SubmitShares")
             )
             assert (share.seed or share.packed) in received
+
+
+def test_coins_are_drawn_when_the_aggregation_is_marked_for_ever(seen: Observation) -> None:
+    """Not before: a party that is stopped and started again draws none a second time."""
+    for name in seen.parties:
+        order = (seen.cluster.records(name) / "order.txt").read_text().split()
+        assert order == ["marked", *(["drawn"] if seen.spec.message.verified else [])]
 
 
 def test_the_labels_are_those_of_the_recorded_ballots(seen: Observation) -> None:
@@ -384,10 +395,14 @@ def test_a_role_makes_and_answers_only_its_own_calls(seen: Observation, name: st
 
 @pytest.mark.parametrize("name", EVERYONE)
 def test_a_role_writes_to_its_own_folder_only(seen: Observation, name: str) -> None:
-    """And starts no program, and connects nowhere but over watched channels."""
+    """And starts no program, and connects nowhere but over watched channels and, as a party, to
+    links of parties of higher rank."""
     folder = str(own_folder(seen.cluster, name))
     writes = ("open", "os.rename", "sqlite3.connect")
-    for deed in seen.views[name].deeds:
+    higher = [peer for peer in PARTY_NAMES if name in PARTY_NAMES and peer > name]
+    addresses = [seen.cluster.peer_addresses[peer].split(":") for peer in higher]
+    connects = {f"socket.connect {(host, int(port))}" for host, port in addresses}
+    for deed in set(seen.views[name].deeds) - connects:
         kind, _, path = deed.partition(" ")
         assert kind in writes
         # The folder itself is opened for a file without a name.
@@ -493,7 +508,7 @@ def test_what_the_committee_exchanges_in_private_is_at_both_ends_only(seen: Obse
     copy = collected(seen.views[PARTY_NAMES[-1]]).copy
     for rank, party in enumerate(PARTY_NAMES):
         seed = own_seeds(seen.views[party])[copy]
-        (zero,) = {frame.hello.zero_seed for frame in frames(seen.views[party], SENT)} - {b""}
+        (zero,) = {f.hello.zero_seed for f in frames(seen.views[party], SENT) if f.hello} - {b""}
         (label_share,) = label_shares(seen.views[party])
         after = PARTY_NAMES[(rank + 1) % PARTIES]
         for name, content, ends in (
@@ -558,7 +573,7 @@ def test_as_they_check_the_dealer_parties_tell_seeds_that_are_not_used_and_nothi
 ) -> None:
     view = seen.views[name]
     copy, seeds = collected(seen.views[PARTY_NAMES[-1]]).copy, own_seeds(view)
-    sent = [frame for frame in frames(view, SENT, checking=True) if not frame.HasField("hello")]
+    sent = [frame for frame in frames(view, SENT, checking=True) if frame.hello is None]
     assert len(sent) == len(CHECK_SIZES) * (PARTIES - 1)
     by_sequence = {frame.sequence: frame.payload for frame in sent}
     rank, coin = PARTY_NAMES.index(name), by_sequence[1]
@@ -567,7 +582,7 @@ def test_as_they_check_the_dealer_parties_tell_seeds_that_are_not_used_and_nothi
     assert seeds[copy] not in b"".join(by_sequence.values())
     # What stands for things that all have heard is the same from everybody.
     for sequence, size in ((0, DIGEST_BYTES), (2, DIGEST_BYTES)):
-        heard = [f for f in frames(view, RECEIVED, checking=True) if not f.HasField("hello")]
+        heard = [f for f in frames(view, RECEIVED, checking=True) if f.hello is None]
         others = {f.payload[:size] for f in heard if f.sequence == sequence}
         assert others == {by_sequence[sequence][:size]}
 
@@ -606,7 +621,7 @@ def test_openings_are_what_they_are_said_to_be(
     if seen.spec.message.verified:
         pointers, flags = (one.without(range(PARTIES)) for one in opened_of_ballots(seen))
         assert np.array_equal(pointers.reshape(-1), np.concatenate(list(pointers_shared(seen))))
-        assert np.array_equal(flags.reshape(-1), np.concatenate(list(flags_shared(seen))))
+        assert np.array_equal(flags.reshape(-1), seen.tossed)
     values, tags = seen.noisy_total().T, np.arange(CLASSES)[:, None].repeat(QUERIES, axis=1)
     whats = []
     for level, opened in opened_by_level(seen):
@@ -673,7 +688,8 @@ def test_what_the_parties_open_is_uniform_under_one_partys_masks(
 def test_what_the_parties_open_would_not_look_uniform_without_masks(
     openings: list[Opening],
 ) -> None:
-    for kind in sorted({opening.what for opening in openings}):
+    for kind in sorted({opening.what for opening in openings} - {"flags"}):
+        # (Those are coins, which are uniform by themselves.)
         chosen = [opening for opening in openings if opening.what == kind]
         bare = [ring.pack(one.without(range(PARTIES)).reshape(-1), one.bits) for one in chosen]
         assert uniform_p_value(b"".join(bare)) < FALSE_ALARM, kind
@@ -681,6 +697,11 @@ def test_what_the_parties_open_would_not_look_uniform_without_masks(
 
 def readings(values: Words, opening: Opening) -> Iterator[bytes]:
     """Opened values in the forms in which a search can find a secret in them."""
+    if opening.what in ("pointers", "flags"):
+        # So small as whole words, they would be like every small number.
+        yield ring.pack(values.reshape(-1), opening.bits)
+        yield values.astype(np.uint8).tobytes()
+        return
     orders = [values, np.moveaxis(values, -1, 0)] if values.ndim > 1 else [values]
     if opening.what == "totals":
         upper, lower = pair_indices(len(values))
@@ -766,7 +787,7 @@ def shares_received(view: View, openings: Sequence[Opening]) -> dict[str, bytes]
     seeds = [upload.header.seed for upload in uploads]
     samples["hashes of seeds"] = b"".join(h for one in dealt(view) for h in one.grant.seed_hashes)
     samples["commitments"] = b"".join(one.commitments.digests for one in dealt(view))
-    seeds += [frame.hello.zero_seed for frame in frames(view, RECEIVED)]
+    seeds += [frame.hello.zero_seed for frame in frames(view, RECEIVED) if frame.hello]
     samples["seeds"] = b"".join(seeds)
     if view.name == "coordinator":
         words = [share.astype(np.uint64) for share in label_shares(view)]
@@ -783,20 +804,50 @@ def uniform_p_value(data: bytes) -> float:
     return float(stats.chisquare(np.bincount(values, minlength=256)).pvalue)
 
 
-def frames(view: View, direction: str, checking: bool = False) -> list[party_pb2.PeerFrame]:
+@dataclasses.dataclass(frozen=True)
+class PeerFrame:
+    """A frame between peers: of a session's beginning, or a payload at its place in it."""
+
+    sequence: int
+    payload: bytes = b""
+    hello: party_pb2.SessionHello | None = None
+
+    @classmethod
+    def parse(cls, frame: bytes) -> PeerFrame | None:
+        """None of what carries nothing: pings, and the ends of sessions."""
+        content = frame[HEADER_BYTES:]
+        header = Header.parse(frame[:HEADER_BYTES], payload=len(content))
+        if header.kind is Kind.HELLO:
+            return cls(0, hello=party_pb2.SessionHello.FromString(content))
+        assert header.kind is Kind.PAYLOAD or not content
+        return cls(header.number, content) if header.kind is Kind.PAYLOAD else None
+
+
+def frames(view: View, direction: str, checking: bool = False) -> list[PeerFrame]:
     """What passed between peers as they counted, or before as they checked what was dealt.
 
-    Requests and responses are alike. The check's frames are told by their places and sizes.
+    The check's frames are told by their places and sizes.
     """
-    contents = view.passed(direction, "PeerService/Exchange")
-    all_frames = [party_pb2.ExchangeRequest.FromString(content).frame for content in contents]
+    contents = view.passed(direction, "PeerLink/Frame")
+    all_frames = [
+        frame
+        for one in contents
+        if (frame := PeerFrame.parse(one)) is not None and not of_stocks(frame)
+    ]
 
-    def of_check(frame: party_pb2.PeerFrame) -> bool:
-        if frame.HasField("hello"):
+    def of_check(frame: PeerFrame) -> bool:
+        if frame.hello is not None:
             return frame.hello.session_id.endswith(".deal")
         return len(frame.payload) == dict(enumerate(CHECK_SIZES)).get(frame.sequence)
 
     return [frame for frame in all_frames if of_check(frame) == checking]
+
+
+def of_stocks(frame: PeerFrame) -> bool:
+    """Whether parties tell each other in it that they have nothing in stock: always the same."""
+    if frame.hello is not None:
+        return frame.hello.session_id.endswith(".stock")
+    return frame.payload in (NOTHING, hashlib.sha256(NOTHING * len(PARTY_NAMES)).digest())
 
 
 def label_shares(view: View) -> list[npt.NDArray[np.uint16]]:
@@ -860,8 +911,8 @@ def test_a_secret_planted_in_a_partys_view_is_found(
         "total": seen.total(),
         "noisy total": seen.noisy_total(),
     }
-    for name, matrix in planted.items():
-        assert name in secrets.find(log + LEAKS[form](matrix) + log)
+    for name in planted.keys() & secrets.names:
+        assert name in secrets.find(log + LEAKS[form](planted[name]) + log)
 
 
 @pytest.mark.parametrize("form", PACKED_LEAKS)
@@ -880,6 +931,8 @@ def test_a_secret_that_is_packed_like_a_share_is_found(
         "comparisons": ((total[:, upper] >= total[:, lower]).astype(np.int64), 1),
     }
     for name, (matrix, bits) in planted.items():
+        if name not in secrets.names:
+            continue
         if form == "an opening by row" and bits < 8:
             # Of these, bits are looked for by class alone.
             continue
@@ -927,11 +980,11 @@ def test_a_seed_planted_in_a_log_is_found(
 def test_every_binary_form_of_a_row_is_found_at_every_offset(
     seen: Observation, secrets: Needles
 ) -> None:
-    row = seen.truths["agent-1"].noisy[11]
+    row = seen.noisy_total()[11]
     forms = list(binary_forms(row))
     assert len(forms) >= 8
     for offset, form in enumerate(forms * 2):
-        assert secrets.find(b"\xff" * offset + form) == {"noisy ballot of agent-1"}
+        assert secrets.find(b"\xff" * offset + form) == {"noisy total"}
 
 
 def test_a_plain_matrix_is_refused_rather_than_not_found() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from mpc_vote.argmax.crypten.triples import TripleKind, TriplePart, Triples
 from mpc_vote.argmax.one_hot import Rotation, RotationPart
 from mpc_vote.argmax.table.level import LevelPart, LevelTables
+from mpc_vote.argmax.table.marks import MarkPart, MarkTables
 from mpc_vote.mpc import cut_and_choose
 from mpc_vote.mpc.cut_and_choose import Grant, Session
 from mpc_vote.mpc.preprocessing import Item, PreprocessingPlan, Run
@@ -23,6 +24,7 @@ Given = dict[str, Any]
 
 _KINDS: dict[str, Callable[..., Item[Any]]] = {
     "level": LevelTables,
+    "mark": MarkTables,
     "rotation": Rotation,
     "bit_conversion": BitConversion,
 }
@@ -101,6 +103,7 @@ def _copy(given: Given) -> Given:
 _RUNS = [
     [2, ["bit_conversion", 2, 2, 3, 13]],
     [1, ["level", 1, 2, 13, 1, False, True], ["triples", 2, 1], ["rotation", 1, 3]],
+    [3, ["mark", 2, 3, 12]],
 ]
 _SMALL: Given = {
     "session": "round-1",
@@ -129,9 +132,11 @@ _REFUSED_PLANS = {
     "a run that is made no times": [[0, ["triples", 1, 1]]],
     "no triples": [[1, ["triples", 1, 0]]],
     "a group of one": [[1, ["level", 1, 1, 13, 1, False, True]]],
-    "a ring that is too small": [[1, ["level", 1, 2, 12, 1, False, True]]],
+    "a ring that is too small": [[1, ["level", 1, 2, 2, 1, False, True]]],
     "a ring that is too large": [[1, ["level", 1, 2, 32, 1, False, True]]],
     "no label bits": [[1, ["level", 1, 2, 13, 0, False, True]]],
+    "marks of too many classes": [[1, ["mark", 1, 252, 13]]],
+    "marks of nothing": [[1, ["mark", 0, 2, 13]]],
     "one class to rotate": [[1, ["rotation", 1, 1]]],
     "pointers of eleven bits": [[1, ["bit_conversion", 1, 11, 0, 13]]],
     "nothing to unmask": [[1, ["bit_conversion", 0, 0, 0, 13]]],
@@ -219,11 +224,16 @@ def _shown(item: Item[Any], part: Any) -> Given:
                 "r": _low(part.r, item.bits),
                 "s": _low(part.s, wins),
                 "q": None if part.q is None else _low(part.q, item.label_bits),
-                "tables": part.tables.tolist(),
-                "nu": _low(part.nu, wins),
-                "flips": _low(part.flips, wins),
-                "steps": _low(part.steps, wins),
+                "tables": [table.tolist() for table in part.tables],
+                "coefficients": _low(part.coefficients, wins),
                 "chosen": [_low(table, width) for table, width in tables],
+            }
+        case MarkTables(), MarkPart():
+            return {
+                "r": _low(part.r, item.bits),
+                "tables": [table.tolist() for table in part.tables],
+                "coefficients": part.coefficients.tolist(),
+                "units": part.units.tolist(),
             }
         case Rotation(), RotationPart():
             bits = item.places.bit_length() - 1
@@ -261,6 +271,9 @@ _ITEMS: dict[str, tuple[list[Any], int]] = {
     "a first level of several": (["level", 2, 3, 14, 2, False, False], 7),
     "a level between": (["level", 1, 3, 14, 5, True, False], 8),
     "the last level of several": (["level", 1, 2, 31, 64, True, True], 9),
+    "a level of the least ring": (["level", 2, 3, 3, 2, False, True], 13),
+    "marks": (["mark", 2, 3, 13], 14),
+    "marks of many classes in a large ring": (["mark", 1, 12, 20], 15),
     "one-hot rows": (["rotation", 2, 3], 10),
     "pointers and flags": (["bit_conversion", 2, 2, 9, 13], 11),
     "flags": (["bit_conversion", 0, 0, 5, 20], 2**32 + 5),

@@ -10,11 +10,13 @@ from unittest import mock
 import numpy as np
 
 from mpc_vote.argmax.table.engine import TableArgmax
+from mpc_vote.mpc import ring
 from mpc_vote.mpc.channel import Channel
 from mpc_vote.mpc.in_process import run_committee
 from mpc_vote.mpc.preprocessing import Preprocessing
-from mpc_vote.mpc.prg import Words
+from mpc_vote.mpc.prg import SeedStream, Words
 from mpc_vote.mpc.sharing import Share
+from mpc_vote.privacy.coins import CoinLaw
 from mpc_vote.verified.encoding import BitReader, Layout
 from mpc_vote.verified.summation import Summation
 from tests.security.vectors.shares import from_hex, seeds
@@ -69,9 +71,27 @@ def _argmax(given: Given) -> Given:
     return {"exchanges": sent, "label_shares": labels, "labels": opened.tolist()}
 
 
+def _marks(given: Given) -> Given:
+    classes, shares = given["classes"], [np.array(own, np.uint64) for own in given["totals"]]
+    engine = TableArgmax(given["bits"], two_rounds=True)
+    code = engine.label_code(classes)
+
+    def program(channel: Heard, preprocessing: Preprocessing) -> Words:
+        return engine.run(shares[channel.rank].reshape(-1), classes, channel, preprocessing)
+
+    found, sent = _together(given, ring.WORD_BITS, program)
+    shares = [np.array(own, np.uint64) for own in found]
+    return {
+        "exchanges": sent,
+        "label_shares": [code.pack(own).hex() for own in shares],
+        "labels": code.labels(np.add.reduce(shares)).tolist(),
+    }
+
+
 def _count(given: Given) -> Given:
     layouts = tuple(Layout(**layout) for layout in given["layouts"])
-    count = Summation(layouts, given["queries"], given["bits"])
+    law = CoinLaw(tuple((weight, number) for weight, number in given["law"]))
+    count = Summation(layouts, given["queries"], given["bits"], law)
 
     def program(channel: Heard, preprocessing: Preprocessing) -> Words:
         readers = []
@@ -82,7 +102,8 @@ def _count(given: Given) -> Given:
                 else {k: bytes.fromhex(v) for k, v in agent[channel.rank].items()}
             )
             readers.append(None if share is None else BitReader(Share(**share), layout))
-        return count.run(readers, channel, preprocessing)
+        coins = SeedStream(bytes.fromhex(given["coins"][channel.rank])).take
+        return count.run(readers, channel, preprocessing, coins)
 
     totals, sent = _together(given, given["bits"], program)
     opened = np.add.reduce([np.array(own, np.uint64) for own in totals]) % (1 << given["bits"])
@@ -106,10 +127,10 @@ def _shared(totals: list[list[int]], parties: int, bits: int) -> list[list[list[
     return [*own, rest]
 
 
-def _contest(totals: list[list[int]], parties: int, bits: int, groups: list[int]) -> Given:
+def _contest(totals: list[list[int]], parties: int, bits: int, groups: list[int] | None) -> Given:
     return {
         "bits": bits,
-        "groups": groups,
+        **({} if groups is None else {"groups": groups}),
         "classes": len(totals[0]),
         "totals": _shared(totals, parties, bits),
         "keys": seeds(parties, start=60),
@@ -117,9 +138,9 @@ def _contest(totals: list[list[int]], parties: int, bits: int, groups: list[int]
     }
 
 
-_POINTED = asdict(Layout(classes=3, unit=16, bound=5))
-_COUNTED = [asdict(Layout(classes=2, unit=16, bound=3, votes=votes)) for votes in (1, 3)]
-_FLAGGED = asdict(Layout(classes=2, unit=16, bound=6, votes=2, attributes=True))
+_POINTED = asdict(Layout(classes=3, unit=16))
+_COUNTED = [asdict(Layout(classes=2, unit=16, votes=votes)) for votes in (1, 3)]
+_FLAGGED = asdict(Layout(classes=2, unit=16, votes=2, attributes=True))
 
 
 def _ballots(layouts: list[Given], queries: int, parties: int, absent: Sequence[int] = ()) -> Given:
@@ -135,7 +156,9 @@ def _ballots(layouts: list[Given], queries: int, parties: int, absent: Sequence[
         "layouts": layouts,
         "queries": queries,
         "bits": 13,
+        "law": [[1, 4], [3, 2]],
         "shares": shares,
+        "coins": seeds(parties, start=90),
         "keys": seeds(parties, start=61),
         "zero_seeds": seeds(parties, start=131),
     }
@@ -143,10 +166,11 @@ def _ballots(layouts: list[Given], queries: int, parties: int, absent: Sequence[
 
 PARTIES = Topic(
     "What parties open to each other, exchange by exchange and by rank, in the table engine's "
-    "argmax, and when verified ballots are counted; and the shares that they end with. Parties "
-    "begin with `totals` or `shares`, and with the `keys` of the copy in use. "
+    "argmax, in three rounds for each level or in two, and when verified ballots are counted; and "
+    "the shares that they end with. Parties begin with `totals` or `shares`, and with the `keys` "
+    "of the copy in use; `coins` stands for what each draws for the noise. "
     "docs/protocol.md, Encodings and test vectors: Openings.",
-    {"argmax": _argmax, "count": _count},
+    {"argmax": _argmax, "marks": _marks, "count": _count},
     [
         Case("argmax", "two parties", _contest([[5, -3], [-9, -9], [0, 1]], 2, 13, [])),
         Case("argmax", "three parties", _contest([[16, 40, 40], [2047, -2047, 0]], 3, 13, [])),
@@ -154,6 +178,9 @@ PARTIES = Topic(
             "argmax", "groups, of which one is not full", _contest([[1, 7, 3, 7, 2]], 3, 14, [2, 3])
         ),
         Case("argmax", "three levels", _contest([[-1, -2, -3, -4, 99, 5, 6]], 2, 20, [2, 2, 2])),
+        Case("marks", "two parties", _contest([[5, -3], [-9, -9], [0, 1]], 2, 13, None)),
+        Case("marks", "three parties", _contest([[16, 40, 40, -7], [31, -31, 0, 31]], 3, 8, None)),
+        Case("marks", "many classes", _contest([[5 * c % 23 for c in range(12)]], 2, 14, None)),
         Case("count", "a pointer each", _ballots([_POINTED] * 3, 2, 3)),
         Case("count", "an agent is absent", _ballots([_POINTED] * 3, 2, 3, absent=[1])),
         Case("count", "counts of different k", _ballots(_COUNTED, 3, 2)),

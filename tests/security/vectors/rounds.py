@@ -9,8 +9,11 @@ from unittest import mock
 
 import numpy as np
 
-from aggregator.party.servicer import count_context, deal_context
+from aggregator.party.offline import deal_context, stock_context, stock_session
+from aggregator.party.servicer import count_context
+from mpc_vote.argmax.engine import AddedLabels
 from mpc_vote.argmax.registry import ENGINES
+from mpc_vote.privacy import coins
 from mpc_vote.proto.mpcvote.v1 import common_pb2, party_pb2
 from mpc_vote.tasks import Task
 from mpc_vote.transport import tensors
@@ -106,45 +109,42 @@ BALLOTS = Topic(
 def _encode(given: Given) -> Given:
     layout = Layout(**given["layout"])
     ballot = np.array(given["ballot"], np.int64)
-    drawn = np.array(given["noise"], np.int64)
     orders = np.array(given["orders"], np.int64).reshape(len(ballot), -1)
     with mock.patch.object(verified, "random_orders", return_value=orders):
-        bits = verified.encode(layout, ballot, drawn)
+        bits = verified.encode(layout, ballot)
     packed = np.packbits(bits, bitorder="little").tobytes()
     assert len(packed) == layout.share_bytes(len(ballot))
     return {
         "pointers": layout.pointers,
         "pointer_bits": layout.pointer_bits,
-        "noise_weights": list(layout.noise_weights),
         "flags": layout.flags,
         "bits": ["".join(map(str, row)) for row in bits.tolist()],
         "packed": packed.hex(),
     }
 
 
-_POINTER = asdict(Layout(classes=3, unit=16, bound=5))
-_POINTERS = asdict(Layout(classes=4, unit=16, bound=7, votes=3))
-_ATTRIBUTES = asdict(Layout(classes=3, unit=16, bound=6, votes=2, attributes=True))
+_POINTER = asdict(Layout(classes=3, unit=16))
+_POINTERS = asdict(Layout(classes=4, unit=16, votes=3))
+_ATTRIBUTES = asdict(Layout(classes=3, unit=16, votes=2, attributes=True))
 
 
-def _encoding(layout: Given, ballot: list[Any], noise: list[Any], orders: list[Any]) -> Given:
-    return {"layout": layout, "ballot": ballot, "noise": noise, "orders": orders}
+def _encoding(layout: Given, ballot: list[Any], orders: list[Any]) -> Given:
+    return {"layout": layout, "ballot": ballot, "orders": orders}
 
 
 ENCODING = Topic(
-    "A verified ballot with its noise, both in units, as bits: pointers or flags of votes, then "
-    "flags of the noise of each cell. `orders` stands for what an agent draws: the pointer at "
-    "place j is number orders[j] of the sorted ones. `bits` has a text for each query, in order. "
+    "A verified ballot, in units, as bits: pointers or flags of votes. `orders` stands for what an "
+    "agent draws: the pointer at place j is number orders[j] of the sorted ones. `bits` has a text "
+    "for each query, in order. "
     "docs/protocol.md, Encodings and test vectors: Verified ballots.",
     {"encode": _encode},
     [
         Case(
             "encode",
-            "one pointer; noise is cut to its bound",
+            "one pointer",
             _encoding(
                 _POINTER,
                 [[0, 16, 0], [0, 0, 16], [0, 0, 0]],
-                [[0, 1, -1], [5, -5, 4], [6, -9, 2]],
                 [[0], [0], [0]],
             ),
         ),
@@ -154,47 +154,74 @@ ENCODING = Topic(
             _encoding(
                 _POINTERS,
                 [[32, 0, 16, 0], [0, 0, 0, 48], [0, 16, 0, 0]],
-                [[0, 0, 0, 0], [1, 2, 3, 4], [-7, 7, -6, 6]],
                 [[0, 1, 2], [1, 2, 0], [2, 0, 1]],
             ),
         ),
         Case(
             "encode",
             "attributes",
-            _encoding(
-                _ATTRIBUTES, [[16, 0, 16], [0, 0, 0]], [[0, -3, 3], [6, -6, 1]], [[0, 1], [1, 0]]
-            ),
+            _encoding(_ATTRIBUTES, [[16, 0, 16], [0, 0, 0]], [[0, 1], [1, 0]]),
         ),
         Case(
             "encode",
             "two votes by one pointer",
-            _encoding(_POINTER, [[16, 16, 0]], [[0, 0, 0]], [[0]]),
+            _encoding(_POINTER, [[16, 16, 0]], [[0]]),
             "ValueError",
         ),
         Case(
             "encode",
             "half a vote",
-            _encoding(_POINTER, [[8, 0, 0]], [[0, 0, 0]], [[0]]),
+            _encoding(_POINTER, [[8, 0, 0]], [[0]]),
             "ValueError",
         ),
         Case(
             "encode",
             "less than none",
-            _encoding(_POINTER, [[-16, 0, 0]], [[0, 0, 0]], [[0]]),
+            _encoding(_POINTER, [[-16, 0, 0]], [[0]]),
             "ValueError",
         ),
         Case(
             "encode",
             "two votes for an attribute",
-            _encoding(_ATTRIBUTES, [[32, 0, 0]], [[0, 0, 0]], [[0, 1]]),
+            _encoding(_ATTRIBUTES, [[32, 0, 0]], [[0, 1]]),
             "ValueError",
         ),
         Case(
             "encode",
             "more attributes than tau",
-            _encoding(_ATTRIBUTES, [[16, 16, 16]], [[0, 0, 0]], [[0, 1]]),
+            _encoding(_ATTRIBUTES, [[16, 16, 16]], [[0, 1]]),
             "ValueError",
         ),
+    ],
+)
+
+
+def _law(given: Given) -> Given:
+    bits, law = coins.fraction_bits_for(given["sigma"]), coins.law_for(given["sigma"])
+    return {
+        "fraction_bits": bits,
+        "levels": [list(level) for level in law.levels],
+        "reach": law.reach,
+        "variance_quarters": int(4 * law.variance),
+    }
+
+
+COINS = Topic(
+    "The coins of a cell in a verified round: weights and numbers, lightest first, for a sigma in "
+    "votes; of a vote that is 2^fraction_bits units. Their variance is in quarters of units^2. "
+    "docs/protocol.md, Encodings and test vectors: Coins.",
+    {"law": _law},
+    [
+        *(
+            Case("law", f"sigma {sigma:g}", {"sigma": sigma})
+            for sigma in (0.05, 0.3, 0.5, 1.0, 2.5, 3.99, 4.0, 8.0, 15.0, 25.0, 40.0, 100.0)
+        ),
+        *(
+            Case("law", f"sigma {sigma:g}", {"sigma": sigma})
+            for sigma in (33.3, 212.0, 1000.0, 4321.5, 20_000.0)
+        ),
+        Case("law", "less than can be drawn", {"sigma": 0.04}, "ValueError"),
+        Case("law", "more than can be drawn", {"sigma": 20_000.5}, "ValueError"),
     ],
 )
 
@@ -208,7 +235,6 @@ def _message(fields: Given) -> common_pb2.RoundSpec:
 def _seal(given: Given) -> Given:
     """What a spec is on the wire, and what everybody derives from it."""
     spec = Spec.seal(_message(given))
-    layouts = dict.fromkeys(spec.layouts) if spec.message.verified else {}
     plan = spec.plan()
     engine = ENGINES.by_code(spec.message.engine)
     assert engine is not None
@@ -217,8 +243,8 @@ def _seal(given: Given) -> Given:
         "digest": spec.digest.hex(),
         "total_bound": spec.total_bound,
         "ring_bits": engine.ring_bits(spec.total_bound),
-        "agent_variance": spec.agent_variance,
-        "noise_bounds": [layout.bound for layout in layouts],
+        "agent_variance": None if spec.message.verified else spec.agent_variance,
+        "coins": [list(level) for level in spec.coin_law.levels] if spec.message.verified else [],
         "rows": spec.rows,
         "row_classes": spec.row_classes,
         "plan_items": plan.items,
@@ -249,7 +275,7 @@ _BASE: Given = {
     "parties": ["alpha", "beta", "gamma"],
     "dealer": "dora",
     "engine": "ENGINE_TABLE",
-    "ring_bits": 13,
+    "ring_bits": 12,
     "deadline_unix_ms": 4102444800000,
 }
 _CRYPTEN = {"engine": "ENGINE_CRYPTEN_PAIRWISE", "ring_bits": 64}
@@ -259,15 +285,21 @@ _COUNT = {
 }
 _FREQUENCY = {**_COUNT, "ballot": "BALLOT_KIND_KNN_FREQUENCY", "fraction_bits": 7, "ring_bits": 15}
 _ATTRIBUTE = {"ballot": "BALLOT_KIND_MULTI_LABEL", "tau": 2}
+_VERIFIED = {"verified": True, "collusion": 0, "fraction_bits": 1, "ring_bits": 8}
 _GOOD: dict[str, Given] = {
     "one-hot votes, the table engine": {},
     "groups": {"classes": 10, "groups": [4, 3]},
     "frequencies": _FREQUENCY,
     "counts": _COUNT,
     "attributes": _ATTRIBUTE,
-    "verified one-hot votes": {"verified": True},
-    "verified counts": {**_COUNT, "verified": True},
-    "verified attributes": {**_ATTRIBUTE, "verified": True},
+    "two rounds": {"two_rounds": True},
+    "verified one-hot votes": _VERIFIED,
+    "verified counts": {
+        **_COUNT,
+        **_VERIFIED,
+        **{"sigma": 25.0, "fraction_bits": 0, "ring_bits": 10},
+    },
+    "verified attributes": {**_ATTRIBUTE, **_VERIFIED},
     "two parties": {"parties": ["alpha", "beta"]},
     "of a task": {"task": "sepsis", "task_digest": seed(1)},
     **{
@@ -285,6 +317,9 @@ _BAD: dict[str, Given] = {
     "no dtype": {"query_dtype": 0},
     "no shape": {"query_shape": []},
     "another ring": {"ring_bits": 14},
+    "two rounds in groups": {"classes": 10, "groups": [4, 3], "two_rounds": True},
+    "two rounds of too many classes": {"classes": 252, "two_rounds": True},
+    "two rounds of CrypTen": {**_CRYPTEN, "two_rounds": True},
     "no noise": {"sigma": 0.0},
     "too much noise": {**_CRYPTEN, "sigma": 1e4},
     "all may collude": {"collusion": 3},
@@ -301,6 +336,9 @@ _BAD: dict[str, Given] = {
     "attributes without tau": {"ballot": "BALLOT_KIND_MULTI_LABEL"},
     "groups that leave two classes": {"groups": [2]},
     "verified frequencies": {**_FREQUENCY, **_CRYPTEN, "verified": True},
+    "coins that some agents know": {**_VERIFIED, "collusion": 1},
+    "coins in other units": {**_VERIFIED, "fraction_bits": 4},
+    "more noise than the committee draws": {**_VERIFIED, "sigma": 20_001.0, "fraction_bits": 0},
     "totals that no ring of the engine holds": {
         **_COUNT,
         "fraction_bits": 24,
@@ -342,6 +380,11 @@ def _deal_context(given: Given) -> Given:
     return {"context": deal_context(spec, bytes.fromhex(given["transcript"])).hex()}
 
 
+def _stock_context(given: Given) -> Given:
+    spec = Spec.parse(bytes.fromhex(given["spec"]))
+    return {"context": stock_context(spec).hex(), "session": stock_session(spec)}
+
+
 def _count_context(given: Given) -> Given:
     spec = Spec.parse(bytes.fromhex(given["spec"]))
     holdings = [
@@ -361,7 +404,7 @@ def _queries(given: Given) -> Given:
 
 
 def _labels(given: Given) -> Given:
-    return {"wire": np.array(given["labels"], np.uint64).astype(tensors.LABEL).tobytes().hex()}
+    return {"wire": AddedLabels(1_000).pack(np.array(given["labels"], np.uint64)).hex()}
 
 
 def _tensor(given: Given) -> Given:
@@ -389,11 +432,12 @@ _TASK: Given = {
 _FLOATS = {"dtype": "DTYPE_FLOAT32", "shape": [2, 1], "data": "0000803f000020c0"}
 
 CONTEXTS = Topic(
-    "What parties agree on before they draw a copy and before they count, the digests of "
-    "queries and tasks, and how queries and shares of labels travel. "
+    "What parties agree on before they draw a copy, look into their stocks and count, the digests "
+    "of queries and tasks, and how queries and shares of labels travel. "
     "docs/protocol.md, Encodings and test vectors: Contexts.",
     {
         "deal_context": _deal_context,
+        "stock_context": _stock_context,
         "count_context": _count_context,
         "queries": _queries,
         "task": _task,
@@ -402,6 +446,7 @@ CONTEXTS = Topic(
     },
     [
         Case("deal_context", "of a session", {"spec": _WIRE, "transcript": seed(1)}),
+        Case("stock_context", "of a round", {"spec": _WIRE}),
         Case(
             "count_context",
             "agents are sorted by name",

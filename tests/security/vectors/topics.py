@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.security.vectors.dealt import CORRECTIONS, DEALING
 from tests.security.vectors.parties import PARTIES
-from tests.security.vectors.rounds import BALLOTS, CONTEXTS, ENCODING, SPEC
+from tests.security.vectors.rounds import BALLOTS, COINS, CONTEXTS, ENCODING, SPEC
 from tests.security.vectors.shares import PACKING, PRG, SHARING, ZERO_SHARING
 
 TOPICS = {
@@ -17,6 +17,7 @@ TOPICS = {
     "parties": PARTIES,
     "ballots": BALLOTS,
     "encoding": ENCODING,
+    "coins": COINS,
     "spec": SPEC,
     "contexts": CONTEXTS,
 }

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 PROGRAM = [sys.executable, "-m", "mpc_vote.cli", "bench", "load"]
 SMALL = [
     *("--clients=8", "--agents=3", "--minutes=0.1", "--queries=16", "--classes=3"),
-    *("--features=5", "--parties=2", "--sigma=5", "--places=2", "--growth=1"),
+    *("--features=5", "--parties=2", "--sigma=5", "--k=10", "--places=2", "--growth=1"),
 ]
 GOOD: dict[str, Any] = {
     "completed": 20,

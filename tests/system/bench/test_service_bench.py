@@ -20,7 +20,7 @@ PROGRAM = [
     "import sys; from mpc_vote.testbed.bench.service import command; "
     "sys.exit(command(sys.argv[1:]))",
 ]
-SMALL = ["--agents=3", "--queries=16", "--classes=3", "--features=5", "--parties=2", "--sigma=5"]
+SMALL = ["--agents=3", "--queries=16", "--classes=3", "--features=5", "--parties=2", "--sigma=0.2"]
 LONG = [*SMALL, "--repeat=1000"]
 PROCESSES = 5  # dealer, two parties, coordinator, agents
 

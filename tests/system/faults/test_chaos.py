@@ -38,7 +38,7 @@ REGRESSIONS = [
     # It took labels that came twice for twice as many.
     "duplicate/@client>coordinator:RequestLabels:response.labels:0#1",
     # A party met an error of gRPC's that it did not know when a peer left the session.
-    "duplicate/@party-0>party-2:Exchange:response.frame:0#1",
+    "duplicate/@party-0>party-2:Exchange:response.payload:0#1",
     # An agent whose stream was opened a second time, for a moment, was never heard again.
     "replay/@agent-1>coordinator:Attend:request.submitted:0#1",
 ]
@@ -58,6 +58,12 @@ class Ran:
         return invariants.recorded(self.federation)[0]
 
 
+async def tried(simulation: Simulation, schedule: Schedule) -> ScheduleReport:
+    """Once more where its step did not come: how far a round gets is up to the machine."""
+    report = await simulation.run(schedule)
+    return report if report.reached or report.violations else await simulation.run(schedule)
+
+
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     """One federation goes through each fault, each role, and what was wrong once."""
@@ -69,7 +75,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
             everything = await simulation.schedules(SEED)
             quick = [one for one in everything if one.seconds <= 1]
             chosen = cover(in_turn(quick, SEED)) + [Schedule.parse(n) for n in (TWO, *REGRESSIONS)]
-            reports = [await simulation.run(one) for one in chosen]
+            reports = [await tried(simulation, one) for one in chosen]
             return Ran(federation, reports, await simulation.run(Schedule.parse(NEVER)))
 
     return asyncio.run(run())

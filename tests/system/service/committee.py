@@ -16,7 +16,7 @@ import grpc.aio
 import numpy as np
 
 from mpc_vote.argmax.engine import label_bits
-from mpc_vote.argmax.table.level import MIN_BITS
+from mpc_vote.argmax.registry import TABLE
 from mpc_vote.errors import VoteError
 from mpc_vote.mpc import ring
 from mpc_vote.mpc.sharing import Share, split
@@ -30,7 +30,8 @@ CLASSES = 3
 ROWS = 9
 QUORUM = 2
 # What three agents' votes need: the least that the engine has.
-RING_BITS = MIN_BITS
+# What a spec of so many rows needs.
+RING_BITS = 8
 EXPLICIT_BYTES = ring.packed_size(ROWS * CLASSES, RING_BITS)
 
 COORDINATOR = Identity(Role.COORDINATOR, "coordinator")
@@ -84,10 +85,10 @@ class Committee:
             parties=self.stubs,
             dealer="dealer",
             engine=common_pb2.ENGINE_TABLE,
-            ring_bits=RING_BITS,
             deadline_unix_ms=int(1000 * (time.time() + 60)),
         )
         message.MergeFrom(common_pb2.RoundSpec(**changes))
+        message.ring_bits = message.ring_bits or TABLE.ring_bits(Spec(b"", message).total_bound)
         return Spec.seal(message)
 
     async def open(self, spec: Spec) -> None:

@@ -318,13 +318,14 @@ def fails_to_start(*arguments: str | Path) -> str:
 
 
 PARTIES = "--parties=party-0=127.0.0.1:1,party-1=127.0.0.1:1"
+PEERS = PARTIES.replace("--parties", "--peers")
 
 
 def role_flags(role: str, scratch: Path) -> list[str]:
     """What a role needs besides its certificate."""
     given = {
         "dealer": [],
-        "party": [PARTIES, "--dealer=127.0.0.1:1", f"--data-dir={scratch / 'data'}"],
+        "party": [PEERS, "--dealer=127.0.0.1:1", f"--data-dir={scratch / 'data'}"],
         "coordinator": [PARTIES, f"--data-dir={scratch / 'data'}"],
         "agent": [
             PARTIES,
@@ -472,7 +473,7 @@ def test_one_party_is_no_committee(service: Service, tmp_path: Path) -> None:
     said = fails_to_start(
         "party",
         f"--certs={certs}",
-        "--parties=party-0=127.0.0.1:1",
+        "--peers=party-0=127.0.0.1:1",
         "--dealer=127.0.0.1:1",
         f"--data-dir={tmp_path}",
     )

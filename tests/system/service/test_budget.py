@@ -36,7 +36,7 @@ from mpc_vote.app.process import PARENT_VARIABLE
 from mpc_vote.client import AsyncLabelClient, LabelResult
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.pki.identity import Role
-from mpc_vote.privacy import Budget, Ledger, Level, SkellamVote, epsilon
+from mpc_vote.privacy import Budget, CoinVote, Ledger, Level, epsilon
 from mpc_vote.privacy.ledger import LEDGER_ID, LedgerView, Spend
 from mpc_vote.privacy.rounding import round_down
 from mpc_vote.privacy.sensitivity import Sensitivity
@@ -71,10 +71,10 @@ def ids_of(service: Service, name: str) -> list[str]:
     return [spend.round_id for spend in spends_of(service, name)]
 
 
-def count_vote(queries: int, k: int) -> SkellamVote:
-    """A round of count ballots of agents with k neighbours each, at SIGMA."""
-    agent = Sensitivity(16 * k, (16 * k) ** 2)
-    return SkellamVote(queries, SIGMA**2 * 4**4, agent, Sensitivity.of_cells(2, 16))
+def count_vote(queries: int, k: int) -> CoinVote:
+    """A verified round of count ballots of agents with k neighbours each, at SIGMA."""
+    levels = ((1, 11), (2, 8), (3, 5), (6, 67))
+    return CoinVote(queries, levels, 1, Sensitivity(k, k**2), Sensitivity.of_cells(2, 1))
 
 
 def budget_for(rounds: int) -> str:

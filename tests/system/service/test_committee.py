@@ -8,24 +8,18 @@ agree on the set release nothing; shares are forgotten once they are counted or 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, cast
+from typing import Any
 
-import grpc
-import grpc.aio
 import numpy as np
 import pytest
 
-from aggregator.party import peers
-from aggregator.party.peers import PeerChannel, PeerServicer
 from mpc_vote.errors import ErrorKind
 from mpc_vote.mpc.sharing import Share
 from mpc_vote.pki.identity import Identity, Role
 from mpc_vote.proto.mpcvote.v1 import common_pb2, party_pb2, party_pb2_grpc
-from mpc_vote.transport import rpc
 from tests.system.service.committee import (
     AGENTS,
     CLASSES,
@@ -40,7 +34,6 @@ from tests.system.service.support import (
     Labels,
     Service,
     error_of,
-    refused,
     until,
 )
 
@@ -77,6 +70,18 @@ async def test_a_round_is_aggregated_once_ever(committee: Committee) -> None:
         for outcome in await committee.aggregate(spec, [again]):
             assert outcome.error is not None and outcome.error.name == "ROUND_AGGREGATED"
             assert not outcome.released
+
+
+async def test_two_rounds_release_what_marks_the_winners(committee: Committee) -> None:
+    spec = committee.spec(two_rounds=True)
+    held = await committee.voted(spec, VOTES)
+    outcomes = await committee.aggregate(spec, [held])
+    code = spec.engine.label_code(CLASSES)
+    sent = [[(part.offset, part.shares) for part in outcome.released] for outcome in outcomes]
+    assert all([offset for offset, _ in parts] == [0] for parts in sent)
+    sums = np.add.reduce([code.unpack(parts[0][1], len(expected(AGENTS))) for parts in sent])
+    assert (code.labels(sums) == expected(AGENTS)).all()
+    assert {outcome.error for outcome in outcomes} == {None}
 
 
 async def test_shares_are_forgotten_when_they_are_counted(committee: Committee) -> None:
@@ -353,236 +358,3 @@ async def test_a_round_obeys_the_coordinator_that_opened_it_alone(
         request = party_pb2.AbandonRoundRequest(round_id=spec.round_id)
         await usurper.stubs["party-0"].AbandonRound(request, timeout=SECONDS)
     assert await committee.holdings(spec) == held
-
-
-# Streams between parties
-
-
-PAIR = ["party-0", "party-1"]
-
-
-@contextlib.asynccontextmanager
-async def answering(
-    service: Service, servicer: PeerServicer, name: str = "party-0"
-) -> AsyncIterator[grpc.aio.Channel]:
-    """A party 1 of streams only, and the channel to it of party 0 or another."""
-
-    async def nothing_to_check() -> dict[str, bool]:
-        return {}
-
-    services = [(party_pb2_grpc.add_PeerServiceServicer_to_server, servicer)]
-    credentials = service.credentials(Role.PARTY, "party-1")
-    server = rpc.Server(credentials, "127.0.0.1:0", services, nothing_to_check)
-    await server.start()
-    try:
-        caller = service.credentials(Role.PARTY, name)
-        address = f"127.0.0.1:{server.port}"
-        async with rpc.dial(caller, address, Identity(Role.PARTY, "party-1")) as channel:
-            yield channel
-    finally:
-        await server.stop()
-
-
-async def test_a_stream_counts_for_the_party_of_the_certificate(service: Service) -> None:
-    """A party of other sessions knows this one's id, and still is not who it waits for."""
-    servicer = PeerServicer(["party-0", "party-9"])
-    async with answering(service, servicer, "party-9") as channel:
-        call = party_pb2_grpc.PeerServiceStub(channel).Exchange()
-        hello = party_pb2.SessionHello(session_id="private", context=bytes(32))
-        await call.write(party_pb2.ExchangeRequest(frame=party_pb2.PeerFrame(hello=hello)))
-
-        async def arrived() -> bool:
-            return ("private", "party-9") in servicer._waiting
-
-        await until(arrived, "the stream arrives")
-        with refused(ErrorKind.DEADLINE, "Party party-0"):
-            await servicer.await_stream("private", "party-0", timeout=0.1)
-        call.cancel()
-
-
-async def opened(channel: grpc.aio.Channel, session: str, zero_seed: bytes = b"") -> Any:
-    """A stream for the session, with its hello on the way."""
-    call = party_pb2_grpc.PeerServiceStub(channel).Exchange()
-    hello = party_pb2.SessionHello(session_id=session, context=bytes(32), zero_seed=zero_seed)
-    await call.write(party_pb2.ExchangeRequest(frame=party_pb2.PeerFrame(hello=hello)))
-    return call
-
-
-async def test_a_party_from_outside_takes_no_place(service: Service) -> None:
-    """Else whoever has a party's certificate of any committee could stop this one."""
-    servicer = PeerServicer(PAIR)
-    async with answering(service, servicer, "party-9") as channel:
-        error = await error_of(party_pb2_grpc.PeerServiceStub(channel).Exchange())
-    assert error.name == "NAME_REFUSED" and "party-9" in error.message
-    assert not servicer._waiting
-
-
-async def test_a_peer_that_opens_many_streams_takes_no_place_of_others(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(peers, "_MAX_STREAMS", 2)
-    servicer = PeerServicer(["party-0", "party-2"])
-    async with answering(service, servicer) as channel:
-        calls = [await opened(channel, f"session-{number}") for number in range(2)]
-
-        async def waiting() -> bool:
-            return len(servicer._waiting) == 2
-
-        await until(waiting, "the streams arrive")
-        assert (await error_of(await opened(channel, "session-2"))).name == "SERVICE_BUSY"
-        # What is awaited of another peer has its place.
-        with refused(ErrorKind.DEADLINE, "Party party-2"):
-            await servicer.await_stream("session-2", "party-2", timeout=0.1)
-        for call in calls:
-            call.cancel()
-
-
-class Leaver(PeerServicer):
-    """Ends every stream before it says anything."""
-
-    @rpc.allowed(Role.PARTY)
-    async def Exchange(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
-        await context.read()
-
-
-async def test_a_peer_that_leaves_before_its_hello_has_left_and_does_not_disagree(
-    service: Service,
-) -> None:
-    """It may have waited in vain for another; who knows why says so."""
-    async with answering(service, Leaver(PAIR)) as channel:
-        with refused(ErrorKind.PARTY_UNREACHABLE, "Party of rank 1", "left the session"):
-            await PeerChannel.open(
-                "s", bytes(32), PAIR, 0, {"party-1": channel}, PeerServicer(PAIR), SECONDS
-            )
-
-
-async def test_streams_that_a_peer_does_not_read_count_as_long_as_they_last(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They can't be ended while a frame is on its way: there must not be more with every round."""
-    monkeypatch.setattr(peers, "_MAX_STREAMS", 2)
-    monkeypatch.setattr(peers, "_FRAME_SECONDS", 0.1)
-    servicer, large = PeerServicer(PAIR), bytes(8 << 20)
-    async with answering(service, servicer) as channel:
-        calls = []
-        for name in ("first", "second"):
-            calls.append(await opened(channel, name, zero_seed=bytes(32)))
-            session = await PeerChannel.open(name, bytes(32), PAIR, 1, {}, servicer, 0.5)
-            with refused(ErrorKind.DEADLINE, "A peer"):
-                await asyncio.to_thread(session.exchange, large)
-            session.close()
-        await asyncio.sleep(0.5)
-        error = await error_of(party_pb2_grpc.PeerServiceStub(channel).Exchange())
-        assert error.name == "SERVICE_BUSY", error.message
-        for call in calls:
-            call.cancel()
-
-        async def free() -> bool:
-            return not any(servicer._streams.values())
-
-        await until(free, "whoever hangs up gives its places back")
-
-
-async def test_a_session_that_can_not_begin_lets_go_of_the_streams_that_came(
-    service: Service,
-) -> None:
-    """A peer that holds on to them would have this party keep more with every round."""
-    servicer = PeerServicer(["party-0", "party-1"])
-    async with answering(service, servicer) as channel:
-        call = await opened(channel, "session")
-        with refused(ErrorKind.DEADLINE, "Party party-1"):
-            trio = ["party-0", "party-1", "party-2"]
-            await PeerChannel.open("session", bytes(32), trio, 2, {}, servicer, 0.5)
-        assert await asyncio.wait_for(call.read(), SECONDS) is grpc.aio.EOF
-
-
-async def test_a_peer_that_hangs_up_leaves_nothing_waiting(service: Service) -> None:
-    """A party that is hung up on again and again must not run out of places for sessions."""
-    servicer = PeerServicer(PAIR)
-    async with answering(service, servicer) as channel:
-        call = party_pb2_grpc.PeerServiceStub(channel).Exchange()
-        hello = party_pb2.SessionHello(session_id="deserted", context=bytes(32))
-        frame = party_pb2.PeerFrame(hello=hello)
-        await call.write(party_pb2.ExchangeRequest(frame=frame))
-
-        async def waiting() -> bool:
-            return bool(servicer._waiting)
-
-        async def forgotten() -> bool:
-            return not servicer._waiting
-
-        await until(waiting, "the stream arrives")
-        call.cancel()
-        await until(forgotten, "the stream is forgotten")
-
-
-async def test_a_peer_that_says_nothing_is_told_so(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A stream without a first frame ends by itself, and not as an error of the party's own."""
-    monkeypatch.setattr(peers, "_FRAME_SECONDS", 0.2)
-    async with answering(service, PeerServicer(PAIR)) as channel:
-        error = await error_of(party_pb2_grpc.PeerServiceStub(channel).Exchange())
-    assert error.name == "DEADLINE", error.message
-
-
-async def test_a_frame_that_can_not_be_read_is_the_fault_of_the_peer_that_sent_it(
-    service: Service,
-) -> None:
-    """And not of the coordinator, whose call waits for the session."""
-    servicer = PeerServicer(PAIR)
-    hello = party_pb2.SessionHello(session_id="s", context=bytes(32), zero_seed=bytes(32))
-    first = party_pb2.ExchangeRequest(frame=party_pb2.PeerFrame(hello=hello))
-    async with answering(service, servicer) as channel:
-        call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(
-            "/mpcvote.v1.PeerService/Exchange"
-        )()
-        await call.write(first.SerializeToString())
-        session = await PeerChannel.open("s", bytes(32), PAIR, 1, {}, servicer, SECONDS)
-        await call.write(b"\xff\xff")
-        with refused(ErrorKind.PARTY_UNREACHABLE, "Party of rank 0"):
-            await asyncio.to_thread(session.exchange, b"payload")
-        session.close()
-        call.cancel()
-
-
-async def test_a_party_that_is_done_first_takes_no_frame_back(service: Service) -> None:
-    """The slower party reads its last frame after the faster one has ended the session."""
-    servicer = PeerServicer(PAIR)
-    # More than the connection holds unread: some of it is on the way when the session ends.
-    payloads = [bytes([rank]) * (3 << 20) for rank in range(2)]
-    async with answering(service, servicer) as channel:
-
-        async def join(rank: int) -> PeerChannel:
-            return await PeerChannel.open(
-                "session", bytes(32), PAIR, rank, {"party-1": channel}, servicer, SECONDS
-            )
-
-        fast, slow = await asyncio.gather(join(0), join(1))
-        ending = asyncio.Event()
-        receive = slow._links[0].receive
-
-        async def late() -> party_pb2.PeerFrame | None:
-            await ending.wait()
-            return await receive()
-
-        cast(Any, slow._links[0]).receive = late
-
-        async def finish_first() -> Sequence[bytes]:
-            received = await asyncio.to_thread(fast.exchange, payloads[0])
-            finishing = asyncio.create_task(fast.finish())
-            # Not before what it does to end the session is on the wire.
-            await asyncio.wait({finishing}, timeout=0.05)
-            ending.set()
-            await finishing
-            fast.close()
-            return received
-
-        async def finish_last() -> Sequence[bytes]:
-            received = await asyncio.to_thread(slow.exchange, payloads[1])
-            await slow.finish()
-            slow.close()
-            return received
-
-        both = list(await asyncio.gather(finish_first(), finish_last()))
-    assert both == [payloads] * 2

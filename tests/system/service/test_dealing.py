@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import math
 import resource
@@ -18,7 +19,7 @@ import threading
 import traceback
 import types
 import weakref
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,10 +37,11 @@ from aggregator.dealer.servicer import DealerServicer
 from aggregator.party.committee import Committee as OwnCommittee
 from aggregator.party.dealer_mark import DealerMark
 from aggregator.party.journal import RoundJournal
-from aggregator.party.peers import PeerServicer
+from aggregator.party.links import LinkPool, LinkServer, parse_hello
 from aggregator.party.preprocessing import DealtPreprocessing, PreprocessingPool, ask
 from aggregator.party.servicer import PartyServicer, _Session
 from aggregator.party.settings import PartySettings
+from aggregator.party.stock import Stock
 from mpc_vote.argmax.crypten.triples import MAX_TRIPLES, TripleKind, Triples
 from mpc_vote.argmax.engine import Engine, label_bits, session_plan
 from mpc_vote.argmax.one_hot import MAX_ROTATED, Rotation
@@ -51,6 +53,7 @@ from mpc_vote.mpc import ring
 from mpc_vote.mpc.channel import Channel
 from mpc_vote.mpc.cut_and_choose import (
     DIGEST_BYTES,
+    MADE_AT_ONCE,
     DealerCaught,
     Drawn,
     Grant,
@@ -65,7 +68,9 @@ from mpc_vote.pki.authority import CertificateAuthority
 from mpc_vote.pki.identity import Credentials, Identity, Role
 from mpc_vote.proto.mpcvote.v1 import dealer_pb2, dealer_pb2_grpc, party_pb2, party_pb2_grpc
 from mpc_vote.testbed.cluster import Cluster, free_ports
-from mpc_vote.transport import rpc, tensors
+from mpc_vote.transport import frames, rpc, tensors
+from mpc_vote.transport.frames import Kind
+from mpc_vote.transport.link import Frame, Link
 from mpc_vote.transport.relay import Relay
 from mpc_vote.voting import codec
 from mpc_vote.voting.limits import MAX_CLASSES, MAX_PARTIES, MAX_QUERIES
@@ -759,11 +764,39 @@ async def test_no_more_is_made_at_once_for_parties_that_ask_and_hang_up(
             async with asked[0] as first, asked[1] as second:
                 await asyncio.gather(first.read(), second.read())
                 await asyncio.sleep(SOON)
-        assert len(begun) == 2
+        assert len(begun) == MADE_AT_ONCE
     finally:
         go_on.set()
     # The places are given back.
     await dealer.grants("after", PAIR)
+
+
+async def test_few_of_the_largest_items_are_made_at_once(
+    dealer: Dealer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many processors there are: each takes a gigabyte."""
+    changed = threading.Condition()
+    at_once = peak = 0
+    correct = Triples.correct
+
+    def counted(item: Triples, seeds: Sequence[bytes], index: int) -> bytes:
+        nonlocal at_once, peak
+        with changed:
+            at_once += 1
+            peak = max(peak, at_once)
+            changed.notify_all()
+            changed.wait_for(lambda: peak > 1, timeout=0.1)
+            at_once -= 1
+        return correct(item, seeds, index)
+
+    monkeypatch.setattr(Triples, "correct", counted)
+    monkeypatch.setattr("aggregator.dealer.servicer.LARGE_BYTES", 0)
+    monkeypatch.setattr(dealer.servicer._workshop, "_large", asyncio.Semaphore(1))  # type: ignore[attr-defined]
+    await dealer.grants("session", PAIR)
+    assert peak == 1
+    monkeypatch.setattr("aggregator.dealer.servicer.LARGE_BYTES", 1 << 26)
+    await dealer.grants("another", PAIR)
+    assert peak == 2, "others are made side by side"
 
 
 async def test_what_nobody_waits_for_any_more_is_not_made_in_every_copy(
@@ -782,6 +815,7 @@ async def test_what_nobody_waits_for_any_more_is_not_made_in_every_copy(
 
     monkeypatch.setattr(Triples, "correct", slowly)
     monkeypatch.setattr("aggregator.dealer.servicer._AT_A_STRETCH", 1)
+    monkeypatch.setattr(dealer.servicer._workshop, "_places", asyncio.Semaphore(1))  # type: ignore[attr-defined]
     asked = [dealer.dealt(name, "session", PAIR) for name in PAIR]
     async with asked[0] as first, asked[1] as second:
         await asyncio.gather(first.read(), second.read())
@@ -1357,7 +1391,7 @@ async def test_an_error_that_waits_to_be_taken_keeps_nothing_of_what_the_dealer_
         with pytest.raises(VoteError) as caught:
             await taken(preprocessing, SMALL)
     frames = [frame for frame, _ in traceback.walk_tb(caught.value.__traceback__)]
-    (reading,) = [frame for frame in frames if frame.f_code.co_name == "_bytes"]
+    (reading,) = [frame for frame in frames if frame.f_code.co_name == "next"]
     assert not reading.f_locals
 
 
@@ -1572,40 +1606,42 @@ async def committee_of(
     directory: Path,
     pool_bytes: int,
     seconds: float = SECONDS,
-    last: PeerServicer | None = None,
+    last: Callable[[Credentials, str, Sequence[str]], LinkServer] = LinkServer,
+    stocks: Mapping[str, Stock] | None = None,
 ) -> AsyncIterator[tuple[Parties, Committee]]:
     """Three parties, the last of which may treat its peers in a way of its own, and a coordinator's
-    way to them."""
-    addresses = {name: f"127.0.0.1:{port}" for name, port in zip(TRIO, free_ports(3), strict=True)}
+    way to them; without stocks all is dealt for its round."""
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(6)]
     parties = Parties(dealer.certificates, {})
-    parties.addresses = addresses
+    parties.addresses = dict(zip(TRIO, addresses, strict=False))
+    peer_addresses = dict(zip(TRIO, addresses[3:], strict=True))
     async with contextlib.AsyncExitStack() as stack:
-        for name in TRIO:
+        for rank, name in enumerate(TRIO):
             own = Identity(Role.PARTY, name)
-            peers = {
-                other: await stack.enter_async_context(
-                    parties.dial(own, Identity(Role.PARTY, other))
+            credentials = dealer.certificates.credentials(own)
+            pools = {
+                peer: await stack.enter_async_context(
+                    LinkPool(credentials, peer_addresses[peer], peer)
                 )
-                for other in TRIO
-                if other != name
+                for peer in TRIO[rank + 1 :]
             }
+            make = last if name == TRIO[-1] else LinkServer
+            link_server = await stack.enter_async_context(
+                make(credentials, peer_addresses[name], TRIO[:rank])
+            )
             to_dealer = await stack.enter_async_context(dealer.channel(name))
             journal = stack.enter_context(
                 contextlib.closing(RoundJournal(directory / name / "party.db"))
             )
-            peer_servicer = last if last and name == TRIO[-1] else PeerServicer(TRIO)
             own_committee = OwnCommittee(
-                name, tuple(TRIO), "dealer", peers, peer_servicer, to_dealer, seconds
+                name, tuple(TRIO), "dealer", pools, link_server, to_dealer, seconds
             )
             mark = DealerMark(directory / name / "dealer-caught", name)
-            servicer = PartyServicer(own_committee, journal, mark, pool_bytes, COPIES)
+            stock = stocks[name] if stocks is not None else None
+            servicer = PartyServicer(own_committee, journal, mark, pool_bytes, COPIES, stock)
             parties.servicers[name] = servicer
-            services: list[rpc.Service] = [
-                (party_pb2_grpc.add_PartyServiceServicer_to_server, servicer),
-                (party_pb2_grpc.add_PeerServiceServicer_to_server, peer_servicer),
-            ]
-            credentials = dealer.certificates.credentials(own)
-            server = rpc.Server(credentials, addresses[name], services, servicer.health)
+            services = [(party_pb2_grpc.add_PartyServiceServicer_to_server, servicer)]
+            server = rpc.Server(credentials, parties.addresses[name], services, servicer.health)
             await server.start()
             stack.push_async_callback(server.stop)
         reached = Committee.reached(parties.dial, TRIO)
@@ -1648,6 +1684,7 @@ async def test_who_is_to_be_counted_is_counted_before_it_is_looked_at(
     async with committee_of(dealer, tmp_path, 1 << 26) as (parties, committee):
         spec = committee.spec()
         await committee.open(spec)
+        await parties.hold(needed(spec))
         servicer = parties.servicers[TRIO[0]]
         with refused(ErrorKind.SPEC_INVALID, "twice"):
             await servicer._commit(servicer._rounds[spec.round_id], Millions())
@@ -1882,7 +1919,7 @@ async def test_no_label_share_leaves_a_party_that_catches_the_dealer_while_it_co
     """Nothing is missing any more for the count when the lie in another round is found."""
     label_shares = _Session.label_shares
 
-    def caught_meanwhile(session: _Session, rows: int) -> Words:
+    def caught_meanwhile(session: _Session, rows: int) -> bytes:
         shares = label_shares(session, rows)
         if session.channel.rank == 1:
             catch(DealerCaught("another", "a lie"))
@@ -1890,7 +1927,7 @@ async def test_no_label_share_leaves_a_party_that_catches_the_dealer_while_it_co
 
     monkeypatch.setattr(_Session, "label_shares", caught_meanwhile)
     async with committee_of(dealer, tmp_path, 1 << 26, seconds=3.0) as (parties, committee):
-        catch = parties.servicers["party-1"]._catcher()
+        catch = parties.servicers["party-1"]._caught
         spec = committee.spec()
         held = await committee.voted(spec, votes(ROWS))
         outcome = (await committee.aggregate(spec, [held]))[1]
@@ -1927,7 +1964,7 @@ async def test_a_count_that_waits_for_preprocessing_is_told_that_none_will_come(
 
         await until(begun, "the party counts")
         if ends == "caught":
-            party._catcher()(DealerCaught("another", "a lie"))
+            party._caught(DealerCaught("another", "a lie"))
         else:
             await committee.abandon(spec)
         error = (await counting).error
@@ -1940,11 +1977,11 @@ async def test_a_count_that_waits_for_a_slow_peers_round_trip_is_told_that_it_is
 ) -> None:
     """It has given its label shares by then, and is left waiting by a peer that answers late."""
 
-    async def never(_: grpc.aio.Channel) -> float:
+    async def never(_: OwnCommittee) -> list[float]:
         await asyncio.Event().wait()
-        return 0.0
+        return []
 
-    monkeypatch.setattr(rpc, "round_trip", never)
+    monkeypatch.setattr(OwnCommittee, "round_trips", never)
     async with committee_of(dealer, tmp_path, 1 << 26) as (_, committee):
         spec = committee.spec()
         held = await committee.voted(spec, votes(ROWS))
@@ -1965,7 +2002,7 @@ async def test_a_dealer_is_not_asked_again_where_the_mark_can_not_be_written(
         party._mark._path = tmp_path / "missing" / "dealer-caught"
         before = committee.spec()
         await committee.open(before)
-        party._catcher()(DealerCaught("another", "a lie"))
+        party._caught(DealerCaught("another", "a lie"))
         error = await error_of(committee.open_at("party-1", committee.spec()))
         assert error.name == "DEALER_REFUSED", error.message
 
@@ -1986,7 +2023,7 @@ async def test_the_mark_is_written_where_no_file_can_be_opened(
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
         try:
-            party._catcher()(DealerCaught("another", "a lie"))
+            party._caught(DealerCaught("another", "a lie"))
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         mark = tmp_path / "party-1" / "dealer-caught"
@@ -2007,7 +2044,7 @@ async def test_no_round_is_opened_where_the_dealer_is_caught_while_it_is_looked_
     async def caught_meanwhile(channel: grpc.aio.Channel, who: str) -> None:
         await reach(channel, who)
         if who == "The dealer":
-            party._catcher()(DealerCaught("another", "a lie"))
+            party._caught(DealerCaught("another", "a lie"))
 
     async with committee_of(dealer, tmp_path, 1 << 26) as (parties, committee):
         party = parties.servicers["party-1"]
@@ -2073,22 +2110,22 @@ async def test_a_dealer_that_blames_a_party_is_quoted(
     assert error.name == "ENDED_BY" and error.message.startswith("The dealer ended the session")
 
 
-class Accuser(PeerServicer):
-    """Agrees to whatever its peers are about to do, and then ends their streams with an error that
+class Accuser(LinkServer):
+    """Agrees to whatever its peers are about to do, and then ends their links with an error that
     they would raise themselves."""
 
-    def __init__(self, error: VoteError) -> None:
-        super().__init__(TRIO)
+    def __init__(
+        self, error: VoteError, credentials: Credentials, listen: str, peers: Sequence[str]
+    ) -> None:
+        super().__init__(credentials, listen, peers)
         self._error = error
 
-    @rpc.allowed(Role.PARTY)
-    async def Exchange(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
-        hello = (await context.read()).frame.hello
+    async def _lend(self, taken: Link, peer: str, frame: Frame) -> None:
+        hello = parse_hello(frame)
         hello.zero_seed = bytes(SEED_BYTES)
-        frame = party_pb2.PeerFrame(hello=hello)
-        await context.write(party_pb2.ExchangeResponse(frame=frame))
-        # By now they wait for a frame.
-        await context.read()
+        await taken.send(frames.encode(Kind.HELLO, hello.SerializeToString()))
+        # By now they wait for a payload.
+        await taken._read(1)
         raise self._error
 
 
@@ -2107,7 +2144,8 @@ async def test_what_a_peer_says_of_others_is_blamed_on_nobody_but_that_peer(
     dealer: Dealer, tmp_path: Path, error: VoteError
 ) -> None:
     """Else one party puts an honest dealer out of use at all others, with a word."""
-    async with committee_of(dealer, tmp_path, 1 << 26, 2.0, Accuser(error)) as (parties, committee):
+    accuser = functools.partial(Accuser, error)
+    async with committee_of(dealer, tmp_path, 1 << 26, 2.0, accuser) as (parties, committee):
         spec = committee.spec(queries=MANY)
         await committee.open(spec)
         told = [await error_of(committee.holdings(spec, name)) for name in TRIO[:-1]]
@@ -2152,12 +2190,12 @@ async def test_rounds_side_by_side_are_counted_right_in_a_small_pool(
         await parties.hold(0)
 
 
-FIELDS = Group(shape=(6,), classes=10, ks={"field-0": 5, "field-1": 7}, spread=3.0, settings={})
+FIELDS = Group(shape=(6,), classes=12, ks={"field-0": 5, "field-1": 7}, spread=3.0, settings={})
 
 
 async def test_a_batch_far_larger_than_the_pool_is_counted_right(tmp_path: Path) -> None:
     """The service as it is deployed, with as small a pool as can be set."""
-    rows = 4_000
+    rows = 10_000
     queries = FIELDS.queries(rows)
     agents = FIELDS.write(tmp_path / "private")
     cluster = Cluster(tmp_path, 3, agents, party_settings={"pool-mib": "1"})

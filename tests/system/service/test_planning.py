@@ -191,6 +191,19 @@ def test_plan_takes_the_agents_that_attend(service: Service, spent: Spent) -> No
     assert ledgers(service) == spent
 
 
+def test_noise_that_the_service_refuses_is_left_out_of_a_plan_by_name(
+    service: Service, spent: Spent
+) -> None:
+    asked = ("plan", *reach(service, "planner"), "--classes=3", "--queries=50")
+    done = command(*asked, "--sigma=1,2,1e9", "--json=-")
+    assert done.returncode == 0, done.stderr
+    assert [cell["sigma"] for cell in json.loads(done.stdout)["plans"]] == [1, 2]
+    assert "Sigma 1e+09 is left out, as the service would refuse it: " in done.stderr
+    alone = command(*asked, "--sigma=1e9")
+    assert alone.returncode == 1 and "SPEC_INVALID" in alone.stderr
+    assert ledgers(service) == spent
+
+
 def test_label_asks_about_representatives_alone(
     service: Service, clinics: Group, tmp_path: Path
 ) -> None:
@@ -208,6 +221,19 @@ def test_label_asks_about_representatives_alone(
     assert np.flatnonzero(labels >= 0).tolist() == chosen
     assert (labels[chosen] == clinics.winners(queries)[chosen]).all()
     assert set(labels) - {0, 1, 2} == {-1}
+
+    # Asked again, it stops; what it says then writes the same file, for nothing.
+    charged = ledgers(service)
+    stopped = command(*asked, "--select=9")
+    fetch = shlex.split(stopped.stderr.partition("at no further cost: ")[2].partition(";")[0])
+    (tmp_path / "labels.npy").unlink()
+    fetched = command(*fetch[1:])
+    assert fetched.returncode == 0, fetched.stderr
+    assert "nothing more was charged" in fetched.stdout
+    assert (np.load(tmp_path / "labels.npy") == labels).all()
+    others = command(*asked, "--select=8", f"--round={told['round_id']}")
+    assert others.returncode == 1 and "about other queries than these" in others.stderr
+    assert ledgers(service) == charged
     many = command(*asked, "--select=41")
     assert many.returncode == 2
     assert "--select: there are 40 rows to choose from" in many.stderr

@@ -78,7 +78,6 @@ ALLOWED = {
     "PartyService/ListHoldings": Role.COORDINATOR,
     "PartyService/Aggregate": Role.COORDINATOR,
     "PartyService/AbandonRound": Role.COORDINATOR,
-    "PeerService/Exchange": Role.PARTY,
     "DealerService/Deal": Role.PARTY,
     "DealerService/Collect": Role.PARTY,
     "RenewalService/Renew": Role.AGENT,
@@ -90,7 +89,6 @@ SERVED_BY = {
     "ModelService": COORDINATOR,
     "AgentService": COORDINATOR,
     "PartyService": PARTIES[0],
-    "PeerService": PARTIES[0],
     "DealerService": DEALER,
     "RenewalService": COORDINATOR,
 }
@@ -133,12 +131,10 @@ async def test_only_the_role_a_call_is_for_gets_past_the_door(
     async with service.channel(Identity(role, "somebody"), server) as channel:
         error = await call(channel, method)
     if role is ALLOWED[method]:
-        # An empty request has its own faults, which the catalogue knows; and a party from outside
-        # the committee is past this door, and stands before the next.
-        beyond = {ErrorKind.NAME_REFUSED} if method == "PeerService/Exchange" else set()
-        denied = error is not None and error.kind.status is grpc.StatusCode.PERMISSION_DENIED
-        assert not denied or (error is not None and error.kind in beyond)
-        assert error is None or error.kind is not ErrorKind.INTERNAL
+        # An empty request has its own faults, which the catalogue knows.
+        if error is not None:
+            assert error.kind.status is not grpc.StatusCode.PERMISSION_DENIED
+            assert error.kind is not ErrorKind.INTERNAL
     else:
         assert error is not None
         assert error.name == "ROLE_REFUSED", error.message

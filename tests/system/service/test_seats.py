@@ -46,11 +46,10 @@ def log_of(service: Service, name: str) -> str:
 def flags(service: Service, name: str, **changes: str) -> list[str]:
     """The settings with which a role of the cluster runs, but for an address of its own."""
     cluster = service.cluster
-    (port,) = free_ports(1)
+    port, peer_port = free_ports(2)
     given = {
         "certs": str(cluster.certs(ROLES[name], name)),
         "data-dir": str(data_of(service, name)),
-        "parties": ",".join(f"{n}={a}" for n, a in cluster.party_addresses.items()),
     }
     if name in cluster.agents:
         given |= {"coordinator": cluster.coordinator_address, **cluster.agents[name]}
@@ -58,6 +57,10 @@ def flags(service: Service, name: str, **changes: str) -> list[str]:
         given["listen"] = f"127.0.0.1:{port}"
     if name in cluster.party_addresses:
         given["dealer"] = cluster.dealer_address
+        given["peer-listen"] = f"127.0.0.1:{peer_port}"
+        given["peers"] = ",".join(f"{n}={a}" for n, a in cluster.peer_addresses.items())
+    else:
+        given["parties"] = ",".join(f"{n}={a}" for n, a in cluster.party_addresses.items())
     return [f"--{key.replace('_', '-')}={value}" for key, value in (given | changes).items()]
 
 

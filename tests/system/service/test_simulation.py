@@ -44,7 +44,13 @@ async def test_simulation_and_service_give_the_same_labels(service: Service) -> 
             client = await stack.enter_async_context(service.client())
             await until(lambda: attends(client, *voters), "all attend")  # noqa: B023
             plan = Plan(
-                classes=10, sigma=SIGMA, ballot=kind, quorum=AGENTS, collusion=1, agreement=None
+                classes=10,
+                sigma=SIGMA,
+                ballot=kind,
+                quorum=AGENTS,
+                collusion=1,
+                agreement=None,
+                verified=False,
             )
             result = await client.label(parts.public.x, plan)
         roster = {name: voter.k for name, voter in voters.items()}

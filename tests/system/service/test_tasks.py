@@ -357,7 +357,10 @@ def test_from_a_table_to_a_table_with_the_names_of_classes(
     done = command("rounds", *shared, f"--round={figures['round_id']}", f"--out={again}")
     assert done.returncode == 0, done.stderr
     with again.open() as file:
-        assert [row["stay"] for row in csv.DictReader(file)] == [row["stay"] for row in rows]
+        fetched = list(csv.DictReader(file))
+    assert [row["stay"] for row in fetched] == [row["stay"] for row in rows]
+    # They are numbered as queries: rows of which file they are of is not known there.
+    assert [row["query"] for row in fetched] == [str(place) for place in range(1, len(rows) + 1)]
 
     done = command("train", *shared, f"--task={task}", "--json=-")
     assert done.returncode == 0, done.stderr

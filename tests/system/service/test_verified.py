@@ -24,14 +24,16 @@ from mpc_vote.voting.ballots import (
     IntArray,
 )
 from mpc_vote.voting.spec import Spec
-from tests.system.service.support import QUIET, Service, attends, join, refused, until
+from tests.system.service.support import Service, attends, join, refused, until
 
 CLASSES, QUERIES, HONEST = 5, 40, 3
+# Of the committee's noise: half a vote is five standard deviations.
+SIGMA = 0.1
 
 
 class _Stuffer(Agent):
-    """Shares twenty votes for the last class; or where it can't, all of its votes, or yes to
-    every attribute, and the most noise."""
+    """Shares more votes for the last class than all honest agents have; or where it can't, all of
+    its votes, or yes to every attribute."""
 
     def _share(self, spec: Spec, ballot: IntArray) -> list[Share]:
         parties, explicit = len(spec.parties), spec.explicit_rank(self._name)
@@ -42,7 +44,7 @@ class _Stuffer(Agent):
             bits[:, : layout.bits - layout.flags] = np.tile(last, layout.pointers)
             return split_bits(bits, parties, explicit)
         stuffed = np.zeros_like(ballot)
-        stuffed[:, -1] = 20 << spec.message.fraction_bits
+        stuffed[:, -1] = (HONEST + 1) << spec.message.fraction_bits
         return split(stuffed, parties, explicit, spec.message.ring_bits)
 
 
@@ -71,7 +73,7 @@ async def _agents(
 
 async def _label(client: AsyncLabelClient, **more: Any) -> LabelResult:
     queries = np.zeros((QUERIES, 7), dtype=np.float32)
-    plan = Plan(classes=CLASSES, sigma=QUIET, collusion=0, **more)
+    plan = Plan(classes=CLASSES, sigma=SIGMA, collusion=0, **more)
     return await client.label(queries, plan)
 
 

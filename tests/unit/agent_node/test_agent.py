@@ -21,6 +21,7 @@ import pytest
 
 from agent_node import agent as agents
 from agent_node.agent import Agent
+from agent_node.participation import Participant
 from agent_node.policy import Policy
 from agent_node.serving import Serving
 from agent_node.settings import AgentSettings
@@ -33,7 +34,7 @@ from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2, party_pb2
 from mpc_vote.simulation.vote import simulated_spec
 from mpc_vote.tasks import Task, agreement
-from mpc_vote.transport import tensors
+from mpc_vote.transport import health, tensors
 from mpc_vote.voting.ballots import (
     ABSTAIN,
     KNN_COUNT,
@@ -718,3 +719,28 @@ def test_what_a_kind_takes_is_said_when_it_gets_something_else(
             continue
         with pytest.raises(VoteError, match=re.escape(f"{kind.name} ballots take {kind.wants}")):
             cast_ballot(voter, "mine", "ann", spec, good)
+
+
+async def test_a_party_that_has_just_answered_is_asked_again_once_its_connection_breaks() -> None:
+    """Whether it is there must be known before a round is charged; asking each time takes as many
+    calls as sending shares."""
+    asked: list[str] = []
+    state = grpc.ChannelConnectivity.READY
+
+    async def serving(service: str, **_: Any) -> int:
+        asked.append(service)
+        return health.SERVING
+
+    class Line(Channel):
+        def get_state(self) -> grpc.ChannelConnectivity:
+            return state
+
+    nobody: Any = Channel({})
+    line: Any = Line({"Check": serving})
+    participant = Participant("alice", cast(Any, None), [], nobody, {"party-0": line}, Path())
+    for _ in range(3):
+        await participant._check_reach()
+    assert len(asked) == 1
+    state = grpc.ChannelConnectivity.TRANSIENT_FAILURE
+    await participant._check_reach()
+    assert len(asked) == 2

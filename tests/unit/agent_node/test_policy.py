@@ -99,10 +99,11 @@ def alike(count: int, *flags: str) -> dict[str, AgentSettings]:
 @pytest.mark.parametrize("count", [3, 4, 5, 20])
 def test_a_plain_request_suits_agents_that_are_told_nothing(count: int, tmp_path: Path) -> None:
     agents = alike(count)
-    spec = admitted(agents)
-    assert list(spec.roster) == list(agents)
-    assert spec.message.quorum >= 3 and spec.message.collusion >= 1
-    assert answer("agent-0", agents["agent-0"], spec, tmp_path) == ""
+    for verified in (True, False):
+        spec = admitted(agents, verified=verified)
+        assert list(spec.roster) == list(agents)
+        assert spec.message.quorum >= 3 and spec.message.collusion == (0 if verified else 1)
+        assert answer("agent-0", agents["agent-0"], spec, tmp_path) == ""
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,9 @@ def test_a_plain_request_suits_agents_that_are_told_nothing(count: int, tmp_path
 def test_agents_that_are_told_nothing_trust_no_single_other(
     count: int, plan: dict[str, int], why: str, tmp_path: Path
 ) -> None:
-    """One colluding agent must not take away noise that the ledger counts on."""
+    """One colluding agent must not take away noise that the ledger counts on, where agents add
+    it."""
+    plan = {**plan, "verified": False}
     quorum = plan.get("quorum") or math.ceil(0.8 * count)
     with refused(ErrorKind.AGENTS_UNWILLING, f"0 for a quorum of {quorum}", f"agent-0 {why}"):
         admitted(alike(count), **plan)
@@ -157,13 +160,16 @@ def test_a_request_that_leaves_it_open_leaves_out_who_insists_on_the_other_kind(
 
 
 def test_an_agent_counts_on_no_more_honest_agents_than_it_knows_of(tmp_path: Path) -> None:
-    """Else whoever can invent agents makes its part of the noise as small as it likes."""
+    """Else whoever can invent agents makes its part of the noise as small as it likes; the
+    committee's noise counts on none."""
     wary = agent("--max-honest=3")
     agents = {**alike(9), "wary": wary}
-    spec = admitted(agents, quorum=9, collusion=1)
+    spec = admitted(agents, quorum=9, collusion=1, verified=False)
     assert "wary" not in spec.roster
-    assert "wary" in admitted(agents, quorum=9, collusion=6).roster
-    spec = admitted({**agents, "wary": agent()}, quorum=9, collusion=1)
+    assert "wary" in admitted(agents, quorum=9, collusion=6, verified=False).roster
+    spec = admitted(agents, quorum=9, verified=True)
+    assert answer("wary", wary, spec, tmp_path) == ""
+    spec = admitted({**agents, "wary": agent()}, quorum=9, collusion=1, verified=False)
     assert "counts on 8 honest agents, the most is 3" in answer("wary", wary, spec, tmp_path)
 
 
@@ -197,7 +203,7 @@ def test_an_agent_that_would_refuse_every_round_blocks_none() -> None:
     """It must not raise the quorum above what the others accept, and then stay away."""
     honest = {name: capabilities(settings) for name, settings in alike(3, "--max-honest=2").items()}
     for refusal in ({"max_honest": 1}, {"min_quorum": 1 << 31}, {"min_sigma": 1e300}):
-        spec = spec_for({**honest, "mallory": liar(**refusal)})
+        spec = spec_for({**honest, "mallory": liar(**refusal)}, verified=False)
         assert set(honest) <= set(spec.roster)
         assert spec.message.quorum == 3
 

@@ -11,6 +11,7 @@ import grpc.aio
 import numpy as np
 import pytest
 
+from agent_node import batch as batch_module
 from agent_node.agent import Agent
 from agent_node.batch import Batch
 from agent_node.settings import AgentSettings
@@ -126,3 +127,25 @@ async def test_a_coordinator_that_lets_huge_queries_pass_is_refused(
         with Batch.opened(spec, tmp_path) as batch, pytest.raises(VoteError) as caught:
             await agent._fetch(spec, batch)
     assert caught.value.kind is kind
+
+
+@pytest.mark.parametrize("most", [0, 1 << 20], ids=["disk", "memory"])
+async def test_a_batch_gives_the_queries_as_they_came(
+    most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However few wait in memory."""
+    monkeypatch.setattr(batch_module, "_IN_MEMORY_BYTES", most)
+    queries = np.arange(2, dtype=np.float32).reshape(2, 1)
+    message = simulated_spec(ONE_HOT, 2, 2, {"ann": 0}, 1.0).message
+    message.queries_digest = tensors.digest_of(queries)
+
+    async def sent() -> AsyncIterator[agent_pb2.FetchQueriesResponse]:
+        for row in range(2):
+            tensor = tensors.to_tensor(queries[row : row + 1])
+            yield agent_pb2.FetchQueriesResponse(queries=tensor)
+
+    with Batch.opened(Spec.seal(message), tmp_path) as batch:
+        await batch.fill(sent())
+        got = batch.read()
+    assert np.array_equal(got, queries) and got.dtype == queries.dtype
+    assert got.flags.writeable

@@ -30,7 +30,7 @@ async def test_an_agent_that_reads_no_queries_has_few_of_them_wait(tmp_path: Pat
     request = agent_pb2.FetchQueriesRequest(round_id=spec.round_id)
 
     def fetch(agent: str) -> AsyncIterator[agent_pb2.FetchQueriesResponse]:
-        context = Context(Identity(Role.AGENT, agent), (), None)
+        context = Context(Identity(Role.AGENT, agent), ())
         return attendance.FetchQueries(request, context)
 
     with attendance.announce(spec, path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
@@ -226,7 +227,8 @@ async def test_a_student_that_fails_is_told_to_the_client_and_the_service_goes_o
     factory.wrong = ""
     await asyncio.wait_for(_train(service, "other", _once()), SECONDS)
     (model,) = archive.models("other")
-    assert (model.student, dict(model.metrics)) == ("my_students:means", {"seen": 1.0})
+    metrics = {"seen": 1.0, "agreement_commonest": 1.0}
+    assert (model.student, dict(model.metrics)) == ("my_students:means", metrics)
 
 
 @pytest.mark.parametrize(
@@ -262,3 +264,43 @@ async def test_a_student_of_others_takes_what_it_takes(
     monkeypatch.setattr(model_service, "_PACKAGES", ("no_such_package",))
     await _train(ModelServicer(archive, 1e-3, "my_students:means"), "other", _once())
     assert len(archive.models("other")) == 1
+
+
+async def test_between_the_parts_of_a_long_prediction_others_have_their_turn(
+    archive: Archive, factory: _Factory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A feature map may take seconds for some rows, and it is made once."""
+    service = ModelServicer(archive, 1e-3, "my_students:means")
+    await _train(service, "other", _once())
+    monkeypatch.setattr(model_service, "_FIRST_STEP", 2)
+    monkeypatch.setattr(model_service, "_STEP_SECONDS", 0.0)
+    maps, seen, first = 0, list[int](), threading.Event()
+
+    def made(task: object) -> Any:
+        nonlocal maps
+        maps += 1
+        return slow
+
+    def slow(rows: tensors.Array) -> tensors.Array:
+        seen.append(len(rows))
+        first.set()
+        return rows.astype(np.float32)
+
+    monkeypatch.setattr(service, "_features", made)
+    rows = np.zeros((50, WIDTH), np.float32)
+    unguarded: Any = ModelServicer.Predict
+    rpc._caller.set(Identity(Role.CLIENT, "other"))
+    long = asyncio.create_task(
+        unguarded.__wrapped__(
+            service, model_pb2.PredictRequest(inputs=tensors.to_tensor(rows)), None
+        )
+    )
+    await asyncio.wait_for(asyncio.to_thread(first.wait, SECONDS), SECONDS)
+    rpc._caller.set(Identity(Role.CLIENT, "client"))
+    listing: Any = ModelServicer.ListModels
+    await asyncio.wait_for(
+        listing.__wrapped__(service, model_pb2.ListModelsRequest(), None), SECONDS
+    )
+    assert not long.done() and sum(seen) < len(rows)
+    assert len((await asyncio.wait_for(long, SECONDS)).labels) == len(rows)
+    assert maps == 1 and max(seen) == 2

@@ -7,6 +7,7 @@ charged.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -23,6 +24,7 @@ from aggregator.coordinator import rounds
 from aggregator.coordinator.archive import Archive
 from aggregator.coordinator.attendance import Attendance, Responses
 from aggregator.coordinator.rounds import Round, RoundRunner
+from mpc_vote.argmax.registry import TABLE
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.privacy.ledger import Ledger
 from mpc_vote.privacy.mechanisms import Level
@@ -52,10 +54,10 @@ def spec_of(**changes: Any) -> Spec:
         parties=PARTIES,
         dealer="dealer",
         engine=common_pb2.ENGINE_TABLE,
-        ring_bits=13,
         deadline_unix_ms=int(1000 * (time.time() + 60)),
     )
     message.MergeFrom(common_pb2.RoundSpec(**changes))
+    message.ring_bits = message.ring_bits or TABLE.ring_bits(Spec(b"", message).total_bound)
     return Spec.seal(message)
 
 
@@ -147,6 +149,29 @@ async def test_nobody_waits_while_it_is_computed_what_rounds_have_cost(
     round_, _ = await run(spec, party(spec), tmp_path)
     assert round_.error is None
     assert threads and threading.current_thread() not in threads
+
+
+async def test_progress_is_told_in_few_events_however_many_agents_answer(tmp_path: Path) -> None:
+    more = [common_pb2.RosterEntry(agent=f"agent-{number}") for number in range(497)]
+    spec = spec_of(roster=more, quorum=500)
+    with (
+        contextlib.closing(Archive(tmp_path)) as archive,
+        contextlib.closing(Ledger(tmp_path / "ledger.db", None)) as ledger,
+    ):
+        archive.open_round("client", "", b"", spec, np.zeros((5, 2), np.float32))
+        attendance, round_ = Attendance(archive), Round(spec, 1e-3)
+        runner = RoundRunner(archive, ledger, attendance, {}, 30.0)
+        with attendance.announce(spec, archive.queries_path(spec.round_id)) as responses:
+            collecting = asyncio.create_task(runner._collect(round_, responses, 30.0))
+            for name in spec.roster:
+                responses.prepared.add(name)
+                responses.changed.set()
+                for _ in range(5):
+                    await asyncio.sleep(0)
+            await collecting
+    told = [event.progress.done for event in round_.events]
+    assert told == sorted(told) and told[-1] == 500
+    assert 10 < len(told) <= 22
 
 
 def counting(answers: Answers) -> Callable[[Spec], Any]:
@@ -310,6 +335,35 @@ async def test_parties_do_not_hear_whether_labels_were_out_of_range(
     assert heard == told
 
 
+@pytest.mark.parametrize("winners", [0, 1, 2, 3])
+async def test_in_two_rounds_each_row_must_have_just_one_winner(
+    winners: int, tmp_path: Path
+) -> None:
+    """Also a party that adds to its shares does not hear of it."""
+    heard: list[str] = []
+
+    async def abandoned(*_: Any, **__: Any) -> Any:
+        heard.append("abandoned")
+        return party_pb2.AbandonRoundResponse()
+
+    spec = spec_of(two_rounds=True)
+    code = spec.engine.label_code(3)
+
+    def counted(*marks: int) -> Any:
+        packed = code.pack(np.array(marks * 5, np.uint64))
+        given = party_pb2.AggregateResponse(shares=party_pb2.LabelShares(shares=packed))
+        return lambda *_, **__: Stream([given, STATISTICS])
+
+    marked = counted(*[0] * winners, *[1] * (3 - winners))
+    last = party(spec, Aggregate=marked, AbandonRound=abandoned)
+    others = party(spec, Aggregate=counted(0, 0, 0))
+    round_, _ = await run(spec, last, tmp_path, others)
+    assert (round_.error is None) == (winners == 1), round_.error
+    if round_.error is not None:
+        assert "a row has not just one winner" in round_.error.message
+    assert heard == []
+
+
 @pytest.mark.parametrize("shift", [0, 3], ids=["right", "range"])
 async def test_parties_do_not_see_by_later_rounds_whether_labels_were_out_of_range(
     shift: int, tmp_path: Path
@@ -342,3 +396,20 @@ async def test_who_waited_in_vain_is_believed_before_who_saw_it_leave(turned: bo
     with pytest.raises(VoteError) as caught:
         await rounds._together([fails(one) for one in (errors[::-1] if turned else errors)])
     assert caught.value is waited
+
+
+def test_who_can_not_pay_and_who_was_not_heard_are_told_apart(tmp_path: Path) -> None:
+    """A round ends with the refusal that puts a quorum out of reach: of the others nobody knows
+    whether they could pay, so no smaller quorum is advised."""
+    spec = spec_of(quorum=3)
+    responses = Responses(spec, tmp_path)  # type: ignore[arg-type]
+    responses.declined["ben"] = "BUDGET_EXHAUSTED: 3 is over what is left, 2. Ask for less."
+    error = rounds._missed(spec, set(), responses)
+    assert error.kind is ErrorKind.QUORUM_UNAFFORDABLE
+    assert "no more than 2 can pay for it: ben: BUDGET_EXHAUSTED: 3 is over" in error.message
+    assert "no answer yet: ann, cat" in error.message
+    responses.declined["cat"] = "BUDGET_EXHAUSTED: 3 is over what is left, 1. Ask for less."
+    responses.declined["ann"] = "QUERIES_MANY: 5 are over the limit of 4."
+    told = rounds._missed(spec_of(quorum=2), set(), responses).message
+    assert "nor can: cat; also missing: ann." in told
+    assert "Fewer queries or a larger sigma" in told and "quorum may" not in error.message + told

@@ -48,7 +48,7 @@ NEEDED: dict[str, list[str]] = {
     "train": ["--certs=c"],
     "model": ["--certs=c"],
     "coordinator": ["--certs=c", "--data-dir=d", f"--parties={PARTIES}"],
-    "party": ["--certs=c", "--data-dir=d", f"--parties={PARTIES}", "--dealer=h:3"],
+    "party": ["--certs=c", "--data-dir=d", f"--peers={PARTIES}", "--dealer=h:3"],
     "dealer": ["--certs=c"],
     "agent": [
         "--certs=c",
@@ -356,10 +356,10 @@ WRONG_KINDS: list[tuple[str, str]] = [
     ("on = 'maybe'", "--on: must be true or false, not 'maybe'"),
 ]
 BAD_PARTIES: list[tuple[str, str]] = [
-    ("a=h:1", "--parties: at least two parties are needed"),
-    ("a=h:1,b=h", "--parties: 'h' is not host:port"),
-    ("a=h:1,B=h:2", "--parties: 'B' is not a name"),
-    ("a,b", "--parties: can't be read: write --parties"),
+    ("a=h:1", "--peers: at least two parties are needed"),
+    ("a=h:1,b=h", "--peers: 'h' is not host:port"),
+    ("a=h:1,B=h:2", "--peers: 'B' is not a name"),
+    ("a,b", "--peers: can't be read: write --peers"),
 ]
 
 
@@ -403,14 +403,14 @@ class TestBadValues:
     @pytest.mark.parametrize(("parties", "why"), BAD_PARTIES)
     def test_get_a_sentence_for_parties_too(self, parties: str, why: str) -> None:
         with pytest.raises(ConfigError) as caught:
-            load(PartySettings, ["--certs=c", "--data-dir=d", "--dealer=h:1", "--parties", parties])
+            load(PartySettings, ["--certs=c", "--data-dir=d", "--dealer=h:1", "--peers", parties])
         assert str(caught.value).startswith(why)
 
     def test_what_is_missing_is_named_with_its_flag(self) -> None:
         with pytest.raises(ConfigError) as caught:
             load(PartySettings, [])
         told = str(caught.value)
-        for flag in ("certs", "data-dir", "parties", "dealer"):
+        for flag in ("certs", "data-dir", "peers", "dealer"):
             assert f"--{flag}: is missing: pass --{flag}, or set it in the file" in told
 
     def test_a_list_in_the_environment_is_json(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import resource
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import ClassVar
@@ -121,3 +123,28 @@ def test_a_record_is_one_line_of_the_log_and_a_traceback_keeps_its_own() -> None
     lines = formatter.format(record).splitlines()
     assert lines[0] == r"WARNING not attending: gone\nINFO round 1: voted\x1b[2J"
     assert lines[1].startswith("Traceback") and lines[-1] == "ValueError: no"
+
+
+FAULTS = """
+import resource
+from mpc_vote.app import process
+{first}
+def use():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    # Each below what glibc takes from the kernel apart, all together above what it keeps.
+    arrays = [bytearray(100_000) for _ in range(40)]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+use()
+print(min(use() for _ in range(5)))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="an allocator of its own")
+def test_memory_that_was_given_back_is_used_again_without_faults() -> None:
+    def faults(first: str) -> int:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        code = [sys.executable, "-c", FAULTS.format(first=first)]
+        return int(subprocess.run(code, env=environment, check=True, capture_output=True).stdout)
+
+    assert faults("") > 500
+    assert faults("process.keep_freed_memory()") < 50

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpc_vote.argmax.engine import Engine, label_bits
+from mpc_vote.argmax.engine import Engine, LabelCode
 from mpc_vote.mpc import ring
 from mpc_vote.mpc.channel import Channel, Traffic
 from mpc_vote.mpc.in_process import run_committee
@@ -24,6 +24,7 @@ class Recorded:
     """A committee's run and all that went by, in rank order."""
 
     classes: int
+    code: LabelCode
     shares: list[Words]
     taken: list[list[Item[Any]]]
     sent: list[list[bytes]]
@@ -31,10 +32,10 @@ class Recorded:
 
     @property
     def labels(self) -> list[int]:
-        """The winners: the sum of the bits that count of the shares."""
-        mask = np.uint64((1 << label_bits(self.classes)) - 1)
-        together = np.add.reduce([share & mask for share in self.shares]) & mask
-        return [int(label) for label in together]
+        """The winners, as the coordinator reads them from what each party sends."""
+        rows = len(self.shares[0]) // self.code.per_row
+        sent = [self.code.unpack(self.code.pack(share), rows) for share in self.shares]
+        return [int(label) for label in self.code.labels(np.add.reduce(sent))]
 
     @property
     def sizes(self) -> list[list[int]]:
@@ -90,6 +91,7 @@ def record(engine: Engine, parties: int, totals: Totals) -> Recorded:
     recorders = [recorder for _, recorder in results]
     return Recorded(
         classes,
+        engine.label_code(classes),
         [labels for labels, _ in results],
         [recorder.taken for recorder in recorders],
         [recorder.sent for recorder in recorders],

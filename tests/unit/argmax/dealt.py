@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mpc_vote.argmax.table.comparison import Comparisons
 from mpc_vote.argmax.table.level import LevelPart, LevelTables
+from mpc_vote.argmax.table.marks import MarkPart
 from mpc_vote.mpc.prg import new_seed
 
 Array = npt.NDArray[Any]
@@ -50,7 +52,14 @@ def xored(shares: Sequence[Array]) -> Array:
     return together
 
 
-def differences(level: LevelTables, values: Array) -> Array:
+def tables_together(parts: Sequence[LevelPart | MarkPart]) -> Array:
+    """The truth tables that are shared by xor, in words of one size."""
+    return np.stack(
+        [xored(shares).astype(np.uint64) for shares in zip(*[p.tables for p in parts], strict=True)]
+    )
+
+
+def differences(level: Comparisons[Any], values: Array) -> Array:
     """Of each pair of contestants, modulo 2^bits."""
     found: Array = np.stack([values[i] - values[j] for i, j in combinations(range(level.group), 2)])
     return found.astype(np.uint64) & np.uint64((1 << level.bits) - 1)
@@ -64,7 +73,7 @@ def read(level: LevelTables, parts: Sequence[LevelPart]) -> Secrets:
     """The secrets, from the parts of all parties."""
     r = added([part.r for part in parts], level.bits)
     q = [part.q for part in parts if part.q is not None]
-    tables = xored([part.tables for part in parts]).astype(np.uint64)
+    tables = tables_together(parts)
     rho, count = differences(level, r), len(level.digits)
     alpha, beta = [], []
     for k, (shift, width) in enumerate(level.digits):
@@ -82,7 +91,7 @@ def read(level: LevelTables, parts: Sequence[LevelPart]) -> Secrets:
     )
 
 
-def tables_of(level: LevelTables, secrets: Secrets) -> Array:
+def tables_of(level: Comparisons[Any], secrets: Secrets) -> Array:
     """Truth tables of `less` and then of `equal`, flipped, in the low bits of words."""
     rho = differences(level, secrets.r)
     flips = [*secrets.alpha, *secrets.beta]
@@ -98,7 +107,7 @@ def tables_of(level: LevelTables, secrets: Secrets) -> Array:
     return words
 
 
-def used_bits(level: LevelTables) -> Array:
+def used_bits(level: Comparisons[Any]) -> Array:
     """Which bits of each word of a truth table are ever looked up."""
     widths = [width for _, width in level.digits]
     return np.array(
@@ -106,25 +115,39 @@ def used_bits(level: LevelTables) -> Array:
     )[:, None, None]
 
 
-def nu_of(level: LevelTables, secrets: Secrets) -> Array:
+def nu_of(level: Comparisons[Any], secrets: Secrets) -> Array:
     return differences(level, secrets.r) >> np.uint64(level.bits - 1)
 
 
-def masks_of(level: LevelTables, secrets: Secrets) -> tuple[Array, Array]:
-    """`flips` and `steps`, as integers: by digit, and then by the set of betas above it."""
-    sign = 1 - 2 * nu_of(level, secrets).astype(np.int64)
-    alpha, beta = secrets.alpha.astype(np.int64), secrets.beta.astype(np.int64)
-    flips, steps = [], []
+def y_of(level: Comparisons[Any], secrets: Secrets, less: Array, equal: Array) -> Array:
+    """What flips the top bit of a public difference, if these bits were opened."""
+    nu = nu_of(level, secrets).astype(np.int64)
+    borrow, above = np.zeros_like(nu), np.ones_like(nu)
     for k in range(len(level.digits)):
-        for chosen in range(1 << k):
-            product = sign.copy()
-            for j in range(k):
-                if chosen >> j & 1:
-                    product *= beta[j]
-            # With the opened bit 0 the factor is alpha, with 1 it is 1 - alpha.
-            flips.append(product * alpha[k])
-            steps.append(product * (1 - alpha[k]) - product * alpha[k])
-    return np.stack(flips), np.stack(steps)
+        borrow += above * (secrets.alpha[k].astype(np.int64) ^ less[k])
+        if k < len(level.digits) - 1:
+            above *= secrets.beta[k].astype(np.int64) ^ equal[k]
+    found: Array = nu + (1 - 2 * nu) * borrow
+    return found
+
+
+def coefficients_of(level: Comparisons[Any], secrets: Secrets) -> Array:
+    """Those of y as a polynomial in the opened bits, by inversion over all subsets of a term's."""
+    digits = len(level.digits)
+    terms: list[tuple[int, int | None]] = [(chosen, None) for chosen in range(1 << (digits - 1))]
+    terms += [(chosen, k) for k in range(digits) for chosen in range(1 << k)]
+    found = []
+    for chosen, k in terms:
+        places = [("equal", j) for j in range(digits) if chosen >> j & 1]
+        places += [] if k is None else [("less", k)]
+        total = np.zeros_like(nu_of(level, secrets).astype(np.int64))
+        for size in range(len(places) + 1):
+            for ones in combinations(places, size):
+                less = np.array([int(("less", j) in ones) for j in range(digits)])
+                equal = np.array([int(("equal", j) in ones) for j in range(digits)])
+                total += (-1) ** (len(places) - size) * y_of(level, secrets, less, equal)
+        found.append(total)
+    return np.stack(found)
 
 
 def chosen_of(level: LevelTables, secrets: Secrets) -> list[Array]:
@@ -154,18 +177,20 @@ def missing_part(level: LevelTables, secrets: Secrets, others: Sequence[LevelPar
         left: Array = truth.astype(np.uint64) - np.add.reduce([s.astype(np.uint64) for s in shares])
         return left.astype(shares[0].dtype)
 
-    flips, steps = masks_of(level, secrets)
     q = [part.q for part in others if part.q is not None]
-    tables = tables_of(level, secrets).astype(like.tables.dtype)
+    tables = tables_of(level, secrets)
     chosen = chosen_of(level, secrets)
     return LevelPart(
         r=rest(secrets.r, [part.r for part in others]),
         s=rest(secrets.s, [part.s for part in others]),
         q=None if secrets.q is None else rest(secrets.q, q),
-        tables=xored([tables, *[part.tables for part in others]]),
-        nu=rest(nu_of(level, secrets), [part.nu for part in others]),
-        flips=rest(flips.view(np.uint64), [part.flips for part in others]),
-        steps=rest(steps.view(np.uint64), [part.steps for part in others]),
+        tables=tuple(
+            xored([table.astype(own.dtype), *[part.tables[number] for part in others]])
+            for number, (table, own) in enumerate(zip(tables, like.tables, strict=True))
+        ),
+        coefficients=rest(
+            coefficients_of(level, secrets).view(np.uint64), [part.coefficients for part in others]
+        ),
         chosen=tuple(
             rest(table, [part.chosen[number] for part in others])
             for number, table in enumerate(chosen)

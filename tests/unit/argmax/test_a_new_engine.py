@@ -19,7 +19,7 @@ from aggregator.coordinator.roster import Defaults
 from aggregator.coordinator.settings import CoordinatorSettings
 from mpc_vote import cli
 from mpc_vote.app.config import ConfigError, load
-from mpc_vote.argmax.engine import Engine, reduced
+from mpc_vote.argmax.engine import AddedLabels, Engine, LabelCode, reduced
 from mpc_vote.argmax.registry import ENGINES, TABLE, EngineKind, Table
 from mpc_vote.argmax.table.engine import TableArgmax
 from mpc_vote.argmax.table.level import LevelPart, LevelTables
@@ -35,6 +35,7 @@ from mpc_vote.simulation.vote import simulated_spec, vote
 from mpc_vote.testbed.bench import cases
 from mpc_vote.transport import tensors
 from mpc_vote.voting import codec, planning
+from mpc_vote.voting import spec as specs
 from mpc_vote.voting.ballots import ONE_HOT
 from mpc_vote.voting.spec import Spec
 
@@ -96,6 +97,9 @@ class BundledArgmax:
     def plan(self, rows: int, classes: int, parties: int) -> list[Item[Any]]:
         return [Bundle(rows, classes, self.ring_bits)]
 
+    def label_code(self, classes: int) -> LabelCode:
+        return AddedLabels(classes)
+
     def run(
         self, totals: Words, classes: int, channel: Channel, preprocessing: Preprocessing
     ) -> Words:
@@ -119,8 +123,8 @@ class Bundled(EngineKind):
     def ring_bits(self, bound: int) -> int:
         return TABLE.ring_bits(bound)
 
-    def make(self, bits: int, groups: Sequence[int] = ()) -> Engine:
-        if groups:
+    def make(self, bits: int, groups: Sequence[int] = (), two_rounds: bool = False) -> Engine:
+        if groups or two_rounds:
             raise ValueError("the bundled engine has no groups")
         return BundledArgmax(bits)
 
@@ -129,10 +133,12 @@ class Bundled(EngineKind):
 def bundled() -> Iterator[Bundled]:
     kind = Bundled()
     ENGINES.register(kind)
+    specs._parsed.cache_clear()
     try:
         yield kind
     finally:
         ENGINES.unregister(kind)
+        specs._parsed.cache_clear()
 
 
 def made(kind: EngineKind, parties: int = 2) -> Spec:
@@ -262,7 +268,7 @@ def test_its_plans_come_through_the_wire(bundled: Bundled, with_its_message: Any
     assert codec.from_wire(list(map(with_its_message.FromString, sent))) == plan
 
 
-@pytest.mark.parametrize("wrong", [(0, 3, 14), (MAX_ROWS + 1, 3, 14), (1, 3, 12), (1, 1_000, 14)])
+@pytest.mark.parametrize("wrong", [(0, 3, 14), (MAX_ROWS + 1, 3, 14), (1, 3, 2), (1, 1_000, 14)])
 def test_a_dealer_refuses_what_it_could_not_make(
     bundled: Bundled, with_its_message: Any, wrong: tuple[int, int, int]
 ) -> None:

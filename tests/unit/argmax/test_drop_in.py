@@ -1,24 +1,24 @@
-"""`secure_argmax` in place of CrypTen's: in a session of ours, and in a plain CrypTen process."""
+"""`secure_argmax` in place of CrypTen's: in a session of ours, and in a plain CrypTen process.
+
+`test_switch.py` has the rest of what plain CrypTen processes can do.
+"""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 
-from mpc_vote.argmax import argmax_plan, integer_tensor, secure_argmax
+from mpc_vote.argmax import argmax_plan, drop_in, integer_tensor, secure_argmax
 from mpc_vote.argmax.crypten import binding as binding
 from mpc_vote.mpc.channel import Channel
 from mpc_vote.mpc.in_process import run_committee
 from mpc_vote.mpc.preprocessing import Item, Preprocessing
 from mpc_vote.mpc.prg import SeedStream, new_seed
-from mpc_vote.testbed.cluster import free_ports
+from tests.unit.argmax.plain_crypten import outputs
 
 # Runs in a process of its own, since this one has CrypTen bound to our sessions.
 PLAIN = """
@@ -63,36 +63,14 @@ def expected(values: np.ndarray, dim: int | None, keepdim: bool, one_hot: bool) 
 @pytest.mark.parametrize("parties", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_any_crypten_process_can_call_it(parties: int) -> None:
     values = np.random.default_rng(5).integers(-3, 4, size=(4, 3, 5))
-    port = free_ports(1)[0]
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", PLAIN, json.dumps(values.tolist())],
-            env={
-                **os.environ,
-                "RANK": str(rank),
-                "WORLD_SIZE": str(parties),
-                "RENDEZVOUS": f"tcp://127.0.0.1:{port}",
-                "DISTRIBUTED_BACKEND": "gloo",
-                "GLOO_SOCKET_IFNAME": "lo",
-                "OMP_NUM_THREADS": "1",
-            },
-            stdout=subprocess.PIPE,
-        )
-        for rank in range(parties)
-    ]
-    try:
-        outputs = [child.communicate(timeout=90)[0] for child in children]
-    finally:
-        for child in children:
-            child.kill()
-    for output in outputs:
-        *cases, refusal = json.loads(output.splitlines()[-1])
+    for output in outputs(PLAIN, parties, json.dumps(values.tolist())):
+        *cases, refusal = json.loads(output)
         assert len(cases) == 20
         for given, got, shape, stock_shape in cases:
             want = expected(values, **given)
             assert shape == stock_shape == list(want.shape), given
             assert np.array_equal(np.array(got), want), given
-        assert "in fixed point: share integers with integer_tensor" in refusal[0]
+        assert "in fixed point: state its range with bound" in refusal[0]
         assert refusal[1] is False
 
 
@@ -118,6 +96,39 @@ def test_in_a_session_it_takes_three_rounds_and_one_more_for_one_hot(parties: in
     assert (index.tolist(), rounds) == ([1, 0, 0], 3)
     hot, rounds = in_session(values, parties, dim=1)
     assert (hot.tolist(), rounds) == ([[0, 1, 0], [1, 0, 0], [1, 0, 0]], 4)
+
+
+@pytest.mark.parametrize("bound", [7, 1 << 20, None])
+def test_values_up_to_the_bound_are_compared_right(bound: int | None) -> None:
+    top = bound or (1 << 29) - 1
+    values = torch.tensor([[-top, top, 0], [top, -top, top - 1], [-top, 1 - top, -top]])
+    index, _ = in_session(values, 2, dim=1, one_hot=False, bound=bound)
+    assert index.tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize("bound", [0, -1, float("nan"), float("inf"), "7", True])
+def test_a_bound_that_is_none_is_refused(bound: Any) -> None:
+    with pytest.raises(ValueError, match="the bound of a tensor's values is a positive number"):
+        in_session(torch.tensor([[1, 2]]), 2, dim=1, bound=bound)
+
+
+def test_a_bound_beyond_the_tables_range_is_refused() -> None:
+    with pytest.raises(ValueError, match="the bound may be 536870911 here"):
+        in_session(torch.tensor([[1, 2]]), 2, dim=1, bound=1 << 29)
+
+
+def test_a_row_of_more_elements_than_are_compared_is_refused() -> None:
+    with pytest.raises(ValueError, match="the largest of 1001 elements is wanted, and 1000"):
+        in_session(torch.zeros(2, 1001, dtype=torch.long), 2, dim=1)
+
+
+def test_many_rows_come_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drop_in, "MAX_ROTATED", 12)  # three rows of four
+    values = torch.tensor(np.random.default_rng(2).integers(-9, 9, size=(8, 4)))
+    hot, rounds = in_session(values, 2, dim=1)
+    assert hot.argmax(dim=1).tolist() == np.argmax(values.numpy(), axis=1).tolist()
+    assert (hot.sum().item(), rounds) == (8, 3 * 4)
+    assert len(argmax_plan(8, 4, 2)) == 3 * 2
 
 
 def test_one_element_needs_nobody() -> None:

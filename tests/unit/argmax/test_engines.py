@@ -38,14 +38,15 @@ class Case:
     classes: int
     bound: int = 10**6
     groups: tuple[int, ...] = ()
+    two_rounds: bool = False
 
     def __str__(self) -> str:
-        groups = "x".join(map(str, self.groups))
+        groups = "in two rounds" if self.two_rounds else "x".join(map(str, self.groups))
         return f"{self.name}{groups}-{self.bound}-{self.parties}of{self.classes}"
 
     @property
     def engine(self) -> Engine:
-        return self.name.make(self.name.ring_bits(self.bound), self.groups)
+        return self.name.make(self.name.ring_bits(self.bound), self.groups, self.two_rounds)
 
     def plan(self, rows: int) -> list[Item[Any]]:
         return self.engine.plan(rows, self.classes, self.parties)
@@ -65,6 +66,9 @@ def table_cases() -> Iterator[Case]:
     for parties in (2, 3, 4, 5):
         yield Case(TABLE, parties, 10)
         yield Case(TABLE, parties, 11, groups=(4, 3))
+    for number, classes in enumerate([2, 3, 6, 10, 11, 17, 100]):
+        for bound in (1, 700, 10**6):
+            yield Case(TABLE, 2 + number % 4, classes, bound, two_rounds=True)
 
 
 def stock_cases() -> Iterator[Case]:
@@ -101,7 +105,8 @@ def gallery(classes: int, top: int) -> dict[str, Totals]:
     # Two classes tie above all others, also at the ends of a group.
     tied = np.array([(i, j) for i in picked for j in picked if i <= j])
     rows["tied winners"] = np.where((order == tied[:, :1]) | (order == tied[:, 1:]), top, top - 1)
-    return rows
+    # All are within the engine's range.
+    return {name: np.clip(values, -top, top) for name, values in rows.items()}
 
 
 @dataclass(frozen=True)
@@ -130,8 +135,9 @@ class TestEveryEngine:
         assert got["ties"] == [0] * 5
 
     def test_each_party_gets_a_share_of_each_label(self, shown: Exhibition) -> None:
+        numbers = len(shown.rows) * shown.run.code.per_row
         assert [(s.shape, s.dtype) for s in shown.run.shares] == [
-            ((len(shown.rows),), np.dtype(np.uint64))
+            ((numbers,), np.dtype(np.uint64))
         ] * shown.case.parties
 
     def test_the_plan_is_what_is_taken_and_in_its_order(self, shown: Exhibition) -> None:
@@ -150,7 +156,8 @@ class TestEveryEngine:
 def test_the_transcript_depends_on_the_shape_only(case: Case) -> None:
     groups = gallery(case.classes, case.engine.largest_total(case.classes))
     one = case.record(np.concatenate([groups["random"], groups["extremes"]]))
-    other = case.record(np.zeros((len(one.shares[0]), case.classes), dtype=np.int64))
+    rows = len(one.shares[0]) // one.code.per_row
+    other = case.record(np.zeros((rows, case.classes), dtype=np.int64))
     assert other.sizes == one.sizes
     assert other.taken == one.taken
     assert other.traffic == one.traffic
@@ -161,7 +168,8 @@ def test_the_transcript_depends_on_the_shape_only(case: Case) -> None:
     assert all(few < many for few, many in zip(row.sizes[0], one.sizes[0], strict=True))
     engine = case.engine
     if isinstance(engine, TableArgmax):
-        assert one.rounds == {3 * len(engine.levels(case.classes))}
+        levels = len(engine.levels(case.classes))
+        assert one.rounds == {2 if case.two_rounds else 3 * levels}
 
 
 every_engine = pytest.mark.parametrize("name", list(ENGINES))
@@ -249,7 +257,8 @@ def tables(draw: st.DrawFn) -> Case:
     if draw(st.booleans()):
         groups = []
     bits = draw(st.integers(MIN_BITS, MAX_BITS))
-    return Case(TABLE, draw(st.integers(2, 5)), classes, 1 << bits - 3, tuple(groups))
+    bound, two_rounds = (1 << bits - 2) - 1, not groups and draw(st.booleans())
+    return Case(TABLE, draw(st.integers(2, 5)), classes, bound, tuple(groups), two_rounds)
 
 
 stocks = st.builds(Case, st.sampled_from(CRYPTEN), st.integers(2, 4), st.integers(1, 12))
@@ -259,7 +268,9 @@ def check(case: Case, data: st.DataObject) -> None:
     """A run on drawn totals."""
     rows = data.draw(st.integers(1, 5))
     top = case.engine.largest_total(case.classes)
-    values = st.sampled_from([-top, top, top - 1]) | st.integers(-top, top) | st.integers(-2, 2)
+    near = min(2, top)
+    values = st.sampled_from([-top, top, top - 1]) | st.integers(-top, top)
+    values |= st.integers(-near, near)
     size = rows * case.classes
     cells = data.draw(st.lists(values, min_size=size, max_size=size))
     totals = np.array(cells, dtype=np.int64).reshape(rows, case.classes)
@@ -303,6 +314,8 @@ class TestRings:
             name.make(25)
         with pytest.raises(ValueError, match=f"{name.name} has a ring of 64 bits, no groups"):
             name.make(64, (10,))
+        with pytest.raises(ValueError, match=f"{name.name} has a ring of 64 bits, no groups"):
+            name.make(64, two_rounds=True)
 
     @pytest.mark.parametrize("classes", [1, 2, 3, 4, 5, 8, 9, 10, 16, 17, 256, 257, 1_000])
     def test_labels_fit_in_their_bits_and_in_no_fewer(self, classes: int) -> None:

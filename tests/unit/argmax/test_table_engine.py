@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpc_vote.argmax.engine import label_bits
+from mpc_vote.argmax.engine import Schedule, label_bits
 from mpc_vote.argmax.table.engine import TableArgmax
-from mpc_vote.argmax.table.grouping import choose_groups
+from mpc_vote.argmax.table.grouping import choose_groups, choose_schedule
 from mpc_vote.argmax.table.level import MAX_BITS, MAX_GROUP, MIN_BITS, LevelTables
+from mpc_vote.argmax.table.marks import MAX_MARKED
 from tests.unit.argmax.committee import Recorded, record
 
 ROWS = 500
@@ -39,6 +42,33 @@ class TestFigures:
     def test_ten_classes_take_three_kilobytes_a_row_from_the_dealer(self) -> None:
         corrections = sum(item.correction_bytes for item in TableArgmax(25).plan(ROWS, 10, 3))
         assert 3_000 <= corrections / ROWS <= 3_500
+
+    @pytest.mark.parametrize("parties", [2, 3, 5])
+    def test_ten_classes_in_a_small_ring_take_at_most_40_bytes_a_row(self, parties: int) -> None:
+        for two_rounds, digits in ((False, 4), (True, 0)):
+            run = right_run(TableArgmax(13, two_rounds=two_rounds), ROWS, 10, parties)
+            assert run.rounds == {2 if two_rounds else 3}
+            for traffic in run.traffic:
+                per_row = traffic.bytes_sent / (parties - 1) / ROWS
+                # 10 totals of 13 bits, 45 comparisons of 3 bits, 10 numbers of wins of 4 bits.
+                assert per_row == pytest.approx((10 * 13 + 45 * 3 + 10 * digits) / 8, rel=0.01)
+                assert per_row <= 40
+
+    @pytest.mark.parametrize(
+        ("bits", "two_rounds", "most"),
+        [(11, False, 735), (12, False, 915), (13, False, 1_275), (13, True, 1_310)],
+    )
+    def test_the_dealer_sends_less_in_a_small_ring(
+        self, bits: int, two_rounds: bool, most: int
+    ) -> None:
+        items = TableArgmax(bits, two_rounds=two_rounds).plan(ROWS, 10, 3)
+        assert sum(item.correction_bytes for item in items) <= most * ROWS
+
+    def test_two_rounds_send_a_number_for_each_class_to_the_coordinator(self) -> None:
+        shares = right_run(TableArgmax(13, two_rounds=True), ROWS, 10).shares
+        code = TableArgmax(13, two_rounds=True).label_code(10)
+        # Ten numbers modulo 11 in 4 bits each; three rounds send two bytes.
+        assert [len(code.pack(share)) for share in shares] == [5 * ROWS] * 2
 
     def test_a_hundred_classes_in_tens_take_six_rounds(self) -> None:
         run = right_run(TableArgmax(25, (10, 10)), ROWS, 100)
@@ -181,9 +211,22 @@ class TestConstructor:
         with pytest.raises(ValueError, match=f"2 to {MAX_GROUP} contestants"):
             TableArgmax(25, groups)
 
+    def test_two_rounds_are_for_one_level(self) -> None:
+        with pytest.raises(ValueError, match="two rounds are for one level, without groups"):
+            TableArgmax(25, (5, 2), two_rounds=True)
+        with pytest.raises(ValueError, match=f"at most {MAX_MARKED} classes, not 252"):
+            TableArgmax(25, two_rounds=True).plan(3, MAX_MARKED + 1, 2)
+        assert right_run(TableArgmax(13, two_rounds=True), 2, MAX_MARKED).rounds == {2}
+
+    def test_two_rounds_yield_no_shares_that_stay_with_the_parties(self) -> None:
+        engine: Any = TableArgmax(13, two_rounds=True)
+        with pytest.raises(ValueError, match="two rounds yield no shares of labels"):
+            engine.winners(np.zeros(4, np.uint64), 2, None, None)
+
     def test_its_name_says_how_it_groups(self) -> None:
         assert TableArgmax(25).name == "table all pairs"
         assert TableArgmax(25, [10, 5, 2]).name == "table 10x5x2"
+        assert TableArgmax(25, two_rounds=True).name == "table two rounds"
 
     @pytest.mark.parametrize("bits", [MIN_BITS, 25, MAX_BITS])
     def test_the_largest_totals_keep_the_sign_of_their_difference(self, bits: int) -> None:
@@ -224,6 +267,31 @@ class TestPlanner:
         # No level is without work, and none that was chosen is left out.
         assert len(levels) == (len(groups) or min(1, classes - 1))
 
+    @settings(max_examples=200)
+    @given(
+        bits=st.integers(MIN_BITS, MAX_BITS),
+        rows=st.integers(1, 100_000),
+        classes=st.integers(1, 1_000),
+        round_trip=st.floats(0, 1),
+    )
+    def test_the_schedule_is_one_that_the_engine_takes(
+        self, bits: int, rows: int, classes: int, round_trip: float
+    ) -> None:
+        schedule = choose_schedule(bits, rows, classes, 3, round_trip)
+        engine = TableArgmax(bits, schedule.groups, two_rounds=schedule.two_rounds)
+        assert engine.block_rows(classes)
+        if not schedule.two_rounds:
+            assert schedule.groups == choose_groups(rows, classes, 3, round_trip, bits)
+
+    @pytest.mark.parametrize(("round_trip", "two_rounds"), [(0, False), (0.02, True), (0.2, True)])
+    @pytest.mark.parametrize("bits", [13, 25])
+    def test_far_parties_save_a_round(self, bits: int, round_trip: float, two_rounds: bool) -> None:
+        assert choose_schedule(bits, 500, 10, 3, round_trip) == Schedule((), two_rounds)
+
+    def test_more_rows_are_worth_more_rounds(self) -> None:
+        assert choose_schedule(13, 10, 100, 3, 0.02).two_rounds
+        assert choose_schedule(13, 10_000, 100, 3, 0.02).groups
+
     @pytest.mark.parametrize("round_trip", [0, 0.001, 0.002, 0.02, 0.2])
     @pytest.mark.parametrize("rows", [1, 100, 500])
     def test_ten_classes_meet_at_once(self, rows: int, round_trip: float) -> None:
@@ -241,8 +309,8 @@ class TestPlanner:
 
     def test_distance_and_rows_decide(self) -> None:
         def depth(rows: int, round_trip: float) -> int:
-            groups = choose_groups(rows, 100, 3, round_trip)
-            return len(TableArgmax(25, groups).levels(100))
+            groups = choose_groups(rows, 100, 3, round_trip, bits=13)
+            return len(TableArgmax(13, groups).levels(100))
 
         assert depth(rows=10, round_trip=0.3) == 1
         assert depth(rows=500, round_trip=0.02) == 2

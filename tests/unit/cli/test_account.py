@@ -139,8 +139,8 @@ def test_people_read_what_is_assumed(capsys: pytest.CaptureFixture[str]) -> None
     assert cli.main(["account", *plan]) == 0
     told = " ".join(capsys.readouterr().out.split())
     for part in (
-        "fixed noise roster",
-        "added or removed",
+        "left out of the sum",
+        "added, removed",
         "delta 0.001",
         "paper's 2/k",
         "the service would refuse this",

@@ -188,6 +188,17 @@ def test_a_mistake_of_our_own_is_no_missing_package() -> None:
     assert "No module named 'mpc_vote.cli.no'" in done.stderr
 
 
+def test_an_interrupt_while_a_command_is_loaded_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_find", interrupted)
+    assert cli.main(["label"]) == 130
+    assert capsys.readouterr().err == "mpc-vote label: error: interrupted\n"
+
+
 def test_every_extra_that_is_advised_exists() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = set(project["optional-dependencies"])

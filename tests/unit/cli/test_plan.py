@@ -58,12 +58,15 @@ def test_epsilons_are_those_that_account_gives(
 ) -> None:
     figures = made(*COUNTS, "--sigma=40", "--queries=500")
     votes = ("--method=knn", "--ballot=knn_count", "--k=50", "--sigma=40", "--queries=500")
+    assert figures["federation"]["verified"]
+    agents_own = made(*COUNTS, "--sigma=40", "--queries=500", "--no-verified")
     roster = ("--agents=8", "--quorum=7", "--collusion=1")
-    assert cli.main(["account", *votes, *roster, "--json"]) == 0
-    account = json.loads(capsys.readouterr().out)
-    (plan,) = figures["plans"]
-    assert plan["epsilon_instance"] == account["instance"]["tight"]
-    assert plan["epsilon_agent"] == account["agent"]["tight"]
+    for found, noise in ((figures, ("--noise=coins",)), (agents_own, roster)):
+        assert cli.main(["account", *votes, *noise, "--json"]) == 0
+        account = json.loads(capsys.readouterr().out)
+        (plan,) = found["plans"]
+        assert plan["epsilon_instance"] == account["instance"]["tight"]
+        assert plan["epsilon_agent"] == account["agent"]["tight"]
 
 
 def test_every_sigma_is_planned_with_every_number_of_queries(made: Made) -> None:
@@ -76,8 +79,8 @@ def test_every_sigma_is_planned_with_every_number_of_queries(made: Made) -> None
 
 
 def test_sigma_is_found_for_an_epsilon_at_the_level_that_is_named(made: Made) -> None:
-    for level in ("instance", "agent"):
-        figures = made(*COUNTS, "--epsilon=2", f"--level={level}", "--queries=100,400")
+    for level, votes in (("instance", COUNTS), ("agent", NAMES)):
+        figures = made(*votes, "--epsilon=2", f"--level={level}", "--queries=100,400")
         for one in figures["plans"]:
             assert 1.99 < one[f"epsilon_{level}"] <= 2
         few, many = figures["plans"]
@@ -90,6 +93,8 @@ def test_a_task_says_classes_ballot_and_k(made: Made, tmp_path: Path) -> None:
     federation = made(f"--task={path}", "--agents=6")["federation"]
     assert (federation["ballot"], federation["classes"]) == ("knn_count", 3)
     assert (federation["k"], federation["votes"]) == ([50] * 6, 300)
+    assert (federation["quorum"], federation["collusion"]) == (5, 0)
+    federation = made(f"--task={path}", "--agents=6", "--no-verified")["federation"]
     assert (federation["quorum"], federation["collusion"]) == (5, 1)
 
 
@@ -197,7 +202,11 @@ def test_a_plot_is_drawn_where_no_noise_reaches_its_epsilons(made: Made, tmp_pat
         (("--classes=10", "--ballot=knn_count", "--agents=8"), "--k: is missing"),
         (("--classes=1", "--ballot=one_hot", "--agents=8"), "take 2 at least"),
         ((*NAMES, "--quorum=9"), "--quorum: must be above"),
-        ((*NAMES, "--quorum=2", "--collusion=2"), "--quorum: must be above"),
+        (
+            (*NAMES, "--quorum=2", "--collusion=2", "--no-verified"),
+            "--quorum: must be above",
+        ),
+        ((*NAMES, "--collusion=2"), "--collusion: agents know none"),
         ((*NAMES, "--agreement=1.5"), "--agreement: each must be"),
         ((*NAMES, "--agreement=.1,.2,.3,.4,.5"), "--agreement:"),
         ((*NAMES, "--sigma=3", "--epsilon=2"), "--sigma: is found for --epsilon"),

@@ -55,9 +55,9 @@ def test_what_is_asked_for_is_taken(sample: Path) -> None:
     assert {one["name"]: one["kind"] for one in columns}["age"] == "category"
 
 
-def test_identifiers_are_warned_of(sample: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_identifiers_are_left_out(sample: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert init(sample, "--label=died")[0] == 0
-    assert "note: 'pid' looks like an identifier" in capsys.readouterr().out
+    assert "note: 'pid' is left out: it looks like an identifier" in capsys.readouterr().out
 
 
 def test_pictures_become_a_task(tmp_path: Path) -> None:
@@ -143,6 +143,8 @@ def test_ones_own_data_is_checked_here(task: Path, capsys: pytest.CaptureFixture
     assert found["usable"] == 2 and found["classes"] == {"no": 1, "yes": 1}
     assert (found["missing"], found["unknown"]) == ({"age": 1}, {"sex": 1})
     assert [one["line"] for one in found["bad"]] == [4, 5]
+    rare = "fewer than 10 records, half of k, are of no (1), yes (1)"
+    assert f"warning: {rare}" in shown.out and rare in found["warnings"][0]
 
 
 def test_queries_need_no_labels(task: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,6 +155,18 @@ def test_queries_need_no_labels(task: Path, capsys: pytest.CaptureFixture[str]) 
     assert told in capsys.readouterr().err
     assert cli.main(["task", "check", str(task), f"--data={mine}", "--queries"]) == 0
     assert "1 of 1 rows can be used" in capsys.readouterr().out
+    for wrong in (["--queries", str(mine)], [f"--queries={mine}"]):
+        assert cli.main(["task", "check", str(task), *wrong]) == 2
+        told = capsys.readouterr().err
+        assert f"--queries is a switch here: pass --data {mine} --queries" in told
+        assert "usage" not in told
+
+
+def test_a_file_without_rows_fits_no_task(task: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = task.parent / "mine.csv"
+    mine.write_text("age,sex,died\n")
+    assert cli.main(["task", "check", str(task), f"--data={mine}"]) == 1
+    assert f"{mine}: it has no rows" in capsys.readouterr().err
 
 
 def test_a_task_alone_is_checked(task: Path, capsys: pytest.CaptureFixture[str]) -> None:

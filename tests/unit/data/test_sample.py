@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -43,6 +45,14 @@ def test_numbers_are_measured_and_one_typing_error_does_not_set_the_scale(tmp_pa
     for one in column:
         assert isinstance(one, NumberColumn)
         assert one.center == pytest.approx(60, abs=1) and one.scale == pytest.approx(10, abs=0.5)
+
+
+def test_decimal_commas_are_refused_and_do_not_become_categories(tmp_path: Path) -> None:
+    cells = [f'"{place},5"' for place in range(ROWS - 1)] + ['"7"']
+    with pytest.raises(ValueError, match=r"line 2: column 'x' .* decimal comma, such as '0,5'"):
+        drafted(tmp_path, {"x": cells})
+    codes = drafted(tmp_path, {"x": ['"1,5"', '"2,5"'] * (ROWS // 2)}, categories=("x",))
+    assert isinstance(only(codes), CategoryColumn)
 
 
 def test_two_values_are_as_far_apart_as_two_categories(tmp_path: Path) -> None:
@@ -89,13 +99,73 @@ def test_what_can_say_nothing_is_left_out_and_what_looks_like_an_identifier_told
         ignored=(),
     )
     assert isinstance(draft.input, TableInput)
-    assert [column.name for column in draft.input.columns] == ["pid", "age"]
-    assert draft.input.ignored == ("name", "same", "nothing")
+    assert [column.name for column in draft.input.columns] == ["age"]
+    assert draft.input.ignored == ("pid", "name", "same", "nothing")
     told = "; ".join(draft.notes)
-    for words in ("'pid' looks like an identifier", "'name' is left out: nearly all", "'same' is"):
+    for words in (
+        "'pid' is left out: it looks like an identifier",
+        "'name' is left out: nearly all",
+        "'same' is",
+    ):
         assert words in told
     again = drafted(tmp_path, {"pid": [1] * ROWS, "age": [*range(5)] * 8}, ignored=("pid",))
     assert isinstance(again.input, TableInput) and again.input.ignored == ("pid",)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "kept"),
+    [
+        ("pid", [7 * n for n in range(ROWS)], False),
+        ("number", [900 + n for n in range(ROWS)], False),  # as if somebody had counted
+        ("pid", [n // 2 for n in range(ROWS)], True),
+        ("income", [n * n for n in range(ROWS)], True),
+        ("age", [20 + n % 30 for n in range(ROWS)], True),
+    ],
+)
+def test_identifiers_are_left_out_and_measurements_are_not(
+    name: str, values: list[int], kept: bool, tmp_path: Path
+) -> None:
+    draft = drafted(tmp_path, {"x": [*range(5)] * 8, name: values})
+    assert isinstance(draft.input, TableInput)
+    assert (name in [column.name for column in draft.input.columns]) is kept
+    assert (name in draft.input.ignored) is not kept
+
+
+@pytest.mark.parametrize("date", ["2024-03-0{}", "0{}.03.2024", "{}/3/24", "2024-03-0{}T10:00:00Z"])
+def test_dates_are_left_out_from_a_text_file_as_from_a_typed_one(date: str, tmp_path: Path) -> None:
+    days = [date.format(1 + n % 9) for n in range(ROWS)]
+    draft = drafted(tmp_path, {"x": [*range(5)] * 8, "day": days})
+    assert isinstance(draft.input, TableInput) and draft.input.ignored == ("day",)
+    assert "'day' is left out: it holds dates" in draft.notes[0]
+    kept = drafted(tmp_path, {"day": days}, categories=("day",))
+    assert isinstance(only(kept), CategoryColumn)
+
+
+def test_values_that_no_task_can_list_are_told_as_such(tmp_path: Path) -> None:
+    values = ["a", "b", "c" * 5_000, "a"] * (ROWS // 4)
+    draft = drafted(tmp_path, {"x": values})
+    assert draft.notes == [
+        "'x' has 1 values of over 200 characters or of none that are printed, "
+        'which become "any other"'
+    ]
+
+
+def test_labels_that_look_like_a_measurement_are_told(tmp_path: Path) -> None:
+    rows = "".join(f"{n % 5},{n % 25 / 10}\n" for n in range(100))
+    (tmp_path / "s.csv").write_text(f"a,s6\n{rows}")
+    (note,) = draft_sheet(read_sheet(tmp_path / "s.csv"), Wishes("s6")).notes
+    assert "'s6' has 25 different numbers, and each became a class: if it is a measurem" in note
+
+
+def test_lists_in_a_parquet_file_are_left_out(tmp_path: Path) -> None:
+    columns = {"x": [*range(5)] * 8, "codes": [[1, 2]] * ROWS, "y": ["no", "yes"] * (ROWS // 2)}
+    pq.write_table(pa.table(columns), tmp_path / "s.parquet")
+    sheet = read_sheet(tmp_path / "s.parquet")
+    draft = draft_sheet(sheet, Wishes("y"))
+    assert isinstance(draft.input, TableInput) and draft.input.ignored == ("codes",)
+    assert "'codes' is left out: it holds list<" in draft.notes[0]
+    with pytest.raises(ValueError, match=r"column 'codes' holds list<.*not one value a row"):
+        draft_sheet(sheet, Wishes("codes"))
 
 
 @pytest.mark.parametrize(

@@ -103,9 +103,11 @@ class TestPlanes:
     @given(st.lists(st.tuples(*[st.integers(0, 2**64 - 1)] * 3), min_size=1, max_size=20), bits)
     def test_sums_survive_the_cut(self, rows: list[tuple[int, int, int]], b: int) -> None:
         columns = [words(list(column)) for column in zip(*rows, strict=True)]
-        shares = [ring.unpack_planes(ring.pack_planes(c, b), b, len(rows)) for c in columns]
-        together = np.add.reduce(shares)
-        assert ring.pack_planes(together, b) == ring.pack_planes(np.add.reduce(columns), b)
+        packed = [ring.pack_planes(c, b) for c in columns]
+        shares = [ring.unpack_planes(p, b, len(rows)) for p in packed]
+        summed = ring.pack_planes(np.add.reduce(columns), b)
+        assert ring.pack_planes(np.add.reduce(shares), b) == summed
+        assert ring.pack_planes(ring.add_planes(packed, b, len(rows)), b) == summed
 
 
 @pytest.mark.parametrize("b", range(1, 65))

@@ -443,6 +443,18 @@ def test_a_check_counts_what_is_promised_and_not_yet_charged(path: Path) -> None
             ledger.check("r2", VOTE, {"r2": VOTE})
 
 
+def test_what_a_check_found_affordable_is_refused_once_somebody_else_has_spent_it(
+    path: Path,
+) -> None:
+    limit = epsilon([VOTE], Level.AGENT, DELTA)
+    budget = Budget(limit, None, DELTA)
+    with Ledger(path, budget) as ledger, Ledger(path, budget) as other:
+        ledger.check("r1", VOTE)
+        other.charge("r2", VOTE)
+        with pytest.raises(BudgetExhausted):
+            ledger.charge("r1", VOTE)
+
+
 # What is left buys
 
 

@@ -18,6 +18,7 @@ from scipy.special import ive
 
 from mpc_vote.privacy import (
     Clipped,
+    CoinVote,
     GaussianVote,
     Level,
     Mechanism,
@@ -31,6 +32,7 @@ from mpc_vote.privacy import (
     gaussian_exact_epsilon,
     simple_epsilon,
 )
+from mpc_vote.privacy.coins import CoinLaw, law_for
 from mpc_vote.privacy.pld import _log_skellam, pld_epsilon
 from mpc_vote.privacy.sensitivity import Sensitivity
 from mpc_vote.voting.ballots import ONE_HOT
@@ -367,3 +369,39 @@ def test_what_is_not_proved_is_refused(
 ) -> None:
     with pytest.raises(Unsupported, match=why):
         pld_epsilon([make()], Level.AGENT, delta)
+
+
+@pytest.mark.parametrize(
+    ("levels", "level", "delta", "most", "gaussian"),
+    [
+        (((1, 64), (4, 152)), Level.AGENT, 1e-3, 2.7408, 2.7381),
+        (((1, 64), (4, 152)), Level.AGENT, 1e-6, 4.3127, 4.3097),
+        (((1, 256), (8, 96)), Level.INSTANCE, 1e-3, 2.3570, 2.3518),
+        (((1, 256), (8, 96)), Level.INSTANCE, 1e-6, 3.7526, 3.7472),
+    ],
+)
+def test_weighted_coins_cost_hardly_more_than_gaussian_noise(
+    levels: tuple[tuple[int, int], ...], level: Level, delta: float, most: float, gaussian: float
+) -> None:
+    """500 queries; a coarser grid gave the larger figures."""
+    one, two = (Sensitivity.of_cells(cells, 1) for cells in (1, 2))
+    found = pld_epsilon([CoinVote(500, levels, 1, one, two)], level, delta)
+    assert gaussian - 1e-4 < found < most
+
+
+def test_coins_are_accounted_for_by_all_outcomes_of_a_query() -> None:
+    """Against the sum over outcomes, for a law that is not log-concave."""
+    levels = ((1, 4), (4, 20))
+    masses = CoinLaw(levels).probabilities()
+    one = Sensitivity.of_cells(1, 1)
+    for delta in (1e-2, 1e-4):
+        found = pld_epsilon([CoinVote(1, levels, 1, one, one)], Level.AGENT, delta)
+        here, there = np.append(masses, 0.0), np.append(0.0, masses)
+        lost = np.maximum(here - math.exp(found) * there, 0).sum()
+        assert delta * 0.98 < lost <= delta
+
+
+def test_coins_moved_in_an_unknown_shape_have_no_dominating_pair() -> None:
+    counted = CoinVote(1, law_for(25.0).levels, 1, Sensitivity(5, 25), Sensitivity.of_cells(2, 1))
+    with pytest.raises(Unsupported, match="coins"):
+        pld_epsilon([counted], Level.AGENT, 1e-3)

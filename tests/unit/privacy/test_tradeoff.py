@@ -10,10 +10,11 @@ from scipy import stats
 from scipy.special import ive
 
 from mpc_vote.privacy.accountant import gaussian_exact_epsilon
+from mpc_vote.privacy.gdp import unit_mu
 from mpc_vote.privacy.mechanisms import Level, SkellamVote
 from mpc_vote.privacy.pld import pld_epsilon
 from mpc_vote.privacy.sensitivity import Sensitivity
-from mpc_vote.privacy.tradeoff import mu_of, unit_mu, vote_mu
+from mpc_vote.privacy.tradeoff import mu_of, vote_mu
 
 VARIANCES = [1e-3, 0.2, 1.0, 7.5, 100.0, 6400.0, 409_600.0]
 

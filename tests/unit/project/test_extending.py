@@ -163,5 +163,6 @@ def test_the_student_trains_a_model_that_is_served(student: str, tmp_path: Path)
     asked = model_pb2.PredictRequest(inputs=tensors.to_tensor(CENTRES + 1))
     # Any coordinator serves it, whatever it trains with itself.
     for other in (service, ModelServicer(archive, settings.delta)):
-        assert list(other._predict("client", asked).labels) == [0, 1, 2]
+        question = other._question("client", asked)
+        assert other._predict(question, question.inputs) == [0, 1, 2]
     archive.close()

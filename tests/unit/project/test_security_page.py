@@ -59,6 +59,6 @@ def test_pages_that_promise_something_link_the_argument(page: str) -> None:
 
 def test_links_within_the_page_lead_somewhere() -> None:
     text = PAGE.read_text()
-    headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    headings = re.findall(r"^##+ (.+)$", text, re.MULTILINE)
     anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
     assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= anchors

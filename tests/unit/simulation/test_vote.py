@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mpc_vote.privacy.noise import SkellamSampler
 from mpc_vote.simulation.vote import count, seeded, simulated_spec, vote
 from mpc_vote.voting.ballots import KNN_COUNT, MULTI_LABEL, ONE_HOT, BallotKind
+from tests.unit.verified.plain import noise_of
 
 QUIET = 1e-5
 
@@ -45,28 +46,31 @@ def test_an_attribute_wants_more_than_half_of_the_agents() -> None:
     st.integers(2, 4),
     st.integers(0, 2**32),
 )
-def test_that_ballots_are_verified_changes_no_label(
+def test_the_labels_of_a_verified_round_are_those_of_votes_and_coins(
     kind: BallotKind, agents: int, classes: int, parties: int, seed: int
 ) -> None:
+    """The coins are the exclusive or of what the seed gives each party."""
     rng = np.random.default_rng(seed)
     known = {name: 3 + n for n, name in enumerate(roster(agents))}
-    labels = []
     cast = {
-        name: 16
-        * {
-            ONE_HOT: lambda k: rng.multinomial(1, [1 / classes] * classes, size=25),
-            KNN_COUNT: lambda k: rng.multinomial(k, [1 / classes] * classes, size=25),
-            MULTI_LABEL: lambda k: rng.integers(0, 2, (25, classes)),
+        name: {
+            ONE_HOT: lambda k: rng.multinomial(1, [1 / classes] * classes, size=24),
+            KNN_COUNT: lambda k: rng.multinomial(k, [1 / classes] * classes, size=24),
+            MULTI_LABEL: lambda k: rng.integers(0, 2, (24, classes)),
         }[kind](k)
         for name, k in known.items()
     }
-    for verified in (False, True):
-        spec = simulated_spec(
-            kind, 25, classes, known, 3.0, tau=classes, parties=parties, verified=verified
-        )
-        labels.append(vote(spec, cast, seed))
-    plain, checked = labels
-    assert np.array_equal(plain, checked)
+    spec = simulated_spec(
+        kind, 24, classes, known, 5.0, tau=classes, parties=parties, verified=True
+    )
+    coins = spec.cells * spec.coin_law.coins
+    drawn = [
+        np.frombuffer(seeded(seed, party)((coins + 7) // 8), np.uint8) for party in spec.parties
+    ]
+    tossed = np.unpackbits(np.bitwise_xor.reduce(drawn), bitorder="little", count=coins)
+    totals = sum(cast.values()) + noise_of(spec.coin_law, tossed, classes)
+    want = totals > agents // 2 if kind is MULTI_LABEL else totals.argmax(axis=1)[:, None]
+    assert np.array_equal(vote(spec, cast, seed), want)
 
 
 def test_noise_is_each_agents_own_and_follows_the_seed() -> None:

@@ -132,6 +132,20 @@ def test_what_can_not_be_used_is_refused_by_name(change: tuple[str, str], said: 
         Task.parse(TABLE.replace(*change))
 
 
+@pytest.mark.parametrize("part", ["a", '"a"', "'a'", '"\\""', "a "])
+def test_a_key_of_very_many_parts_is_refused_before_it_is_parsed(part: str) -> None:
+    """The parser's time grows with the square of their number: half a million take hours."""
+    key = ".".join([part] * 200_000)
+    for text in (f"{key} = 1", f"[{key}]"):
+        with pytest.raises(TaskError, match="a key has too many parts"):
+            Task.parse(text)
+
+
+def test_a_text_may_have_as_many_parts_as_it_has_room_for() -> None:
+    name = ".".join("a" * 100)
+    assert Task.parse(TABLE.replace('"no"', f'"{name}"')).classes[0] == name
+
+
 def test_a_file_that_can_not_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match=r"none\.toml.*No such file"):
         Task.load(tmp_path / "none.toml")

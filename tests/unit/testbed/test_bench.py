@@ -21,16 +21,18 @@ from rich.console import Console
 
 from mpc_vote.app.config import ConfigError, load
 from mpc_vote.app.process import CommandError
-from mpc_vote.argmax.engine import label_bits
 from mpc_vote.argmax.registry import ENGINES, PAIRWISE, TABLE, EngineKind
 from mpc_vote.argmax.table.engine import TableArgmax
 from mpc_vote.mpc import ring
+from mpc_vote.proto.mpcvote.v1 import common_pb2
 from mpc_vote.testbed.bench import cases, command, groups, measure, plots, report
 from mpc_vote.testbed.bench.cases import BenchCase, NetworkCondition
 from mpc_vote.testbed.bench.command import BenchSettings
 from mpc_vote.testbed.bench.committee import BenchCommittee, CommitteeRun
 from mpc_vote.testbed.bench.jobs import ArgmaxJob, PartyMeasurement
 from mpc_vote.testbed.bench.measure import BenchRow, CaseRuns
+from mpc_vote.voting import planning
+from mpc_vote.voting.ballots import ONE_HOT
 
 COMMAND = [sys.executable, "-m", "mpc_vote.cli", "bench"]
 SMALL = ["--parties=2", "--queries=16", "--classes=3", "--engine=table,log_reduction"]
@@ -85,7 +87,7 @@ def test_figures_of_a_real_run(results: Path) -> None:
     assert [(row["engine"], row["method"], row["rtt_ms"]) for row in rows] == [
         ("table", "all pairs", 0),
         ("crypten", "log_reduction", 0),
-        ("table", "all pairs", 10),
+        ("table", "two rounds", 10),
         ("crypten", "log_reduction", 10),
     ]
     for row in rows:
@@ -94,7 +96,7 @@ def test_figures_of_a_real_run(results: Path) -> None:
         assert (row["parties"], row["queries"], row["classes"]) == (2, 16, 3)
         assert row["rtt_measured_ms"] >= row["rtt_ms"]
         assert row["rate_mbit"] == (100 if row["rtt_ms"] else None)
-        assert row["bits"] == (25 if row["engine"] == "table" else 64)
+        assert row["bits"] == (cases.BITS if row["engine"] == "table" else 64)
         assert row["repeats"] == 2
         # Every round takes half a round trip at least.
         assert row["seconds_min"] >= row["rounds"] * row["rtt_ms"] / 2000
@@ -185,13 +187,13 @@ async def test_a_party_that_can_not_start_says_why(
         (["--parties", "1"], "--parties: each must be a whole number of at least 2 and at most 16"),
         (["--parties", "3,17"], "--parties: each must be"),
         (["--queries", "0"], "--queries: each must be"),
-        (["--queries", "10001"], "--queries: each must be"),
+        (["--queries", "100001"], "--queries: each must be"),
         (["--classes", "1"], "--classes: each must be"),
         (["--classes", "1001"], "--classes: each must be"),
         (["--rtt=-1"], "--rtt: each must be a number of at least 0 and at most 2000, not -1"),
         (["--rate", "slow"], "--rate: each must be a number of at least 0, not 'slow'"),
         (["--repeat", "0"], "--repeat: must be a whole number of at least 1, not 0"),
-        (["--bits", "12"], "--bits: must be a whole number"),
+        (["--bits", "2"], "--bits: must be a whole number"),
         (["--engine", "table,magic"], "'magic' is no engine; choose among table, pairwise"),
     ],
 )
@@ -213,7 +215,7 @@ def test_a_wrong_subcommand_is_told_of_the_right_ones(
 ) -> None:
     assert command.command([word, "--quick"]) == 2
     out, error = capsys.readouterr()
-    why = f"there is no subcommand {word!r}, only groups and service and load; {hint}"
+    why = f"there is no subcommand {word!r}, only groups and service and load and crypten; {hint}"
     assert (out, error) == ("", f"mpc-vote bench: error: {why}\n")
 
 
@@ -269,6 +271,27 @@ def test_lists_make_a_grid() -> None:
     assert len(wanted) == len(set(wanted)) == 2 * 2 * 3
     assert {(case.queries, case.classes) for case in wanted} == {(500, 10)}
     assert {case.bits for case in wanted if case.crypten} == {64}
+
+
+@pytest.mark.parametrize(("sigma", "bits"), [(100.0, cases.BITS), (25.0, 11)])
+def test_the_ring_is_that_of_a_round_of_the_service(sigma: float, bits: int) -> None:
+    message = planning.draft(
+        ONE_HOT,
+        round_id="r",
+        queries=cases.QUERIES,
+        query_dtype=common_pb2.DTYPE_FLOAT32,
+        query_shape=[784],
+        classes=cases.CLASSES,
+        sigma=sigma,
+        roster={f"agent-{number}": 0 for number in range(200)},
+        quorum=160,
+        collusion=0,
+        parties=["party-0", "party-1", "party-2"],
+        dealer="dealer",
+        verified=True,
+    )
+    assert planning.complete(message, bytes(32), TABLE, 0.0).message.ring_bits == bits
+    assert {case.bits for case in load(BenchSettings, ["--engine=table"]).cases()} == {cases.BITS}
 
 
 def test_quick_is_small_and_without_a_shape_there_is_the_suite() -> None:
@@ -349,14 +372,14 @@ class PretendCommittee:
         if self.wrong_row is not None and repeat == 1:
             labels[self.wrong_row] ^= np.uint64(1)
         fast = 1 if case.crypten else 10
-        shares = [labels - np.uint64(7), *[np.zeros_like(labels)] * (case.parties - 2)]
-        shares.append(np.full_like(labels, 7))
-        mask = np.uint64((1 << label_bits(case.classes)) - 1)
+        code = job.make_engine().label_code(case.classes)
+        if case.two_rounds:
+            labels = (np.arange(case.classes) != labels[:, None]).reshape(-1).astype(np.uint64)
+        nothing = np.zeros_like(labels)
+        packed = [code.pack(share) for share in (labels, *[nothing] * (case.parties - 1))]
         outcomes = [
-            outcome(
-                seconds=(10 + repeat) / fast, label_shares=PartyMeasurement.encode(share & mask)
-            )
-            for share in shares
+            outcome(seconds=(10 + repeat) / fast, label_shares=PartyMeasurement.encode(share))
+            for share in packed
         ]
         return CommitteeRun(job, 0.001 * (case.rtt_ms + repeat), outcomes)
 
@@ -368,6 +391,7 @@ def job_of(case: BenchCase, repeat: int) -> ArgmaxJob:
         engine=case.engine,
         bits=case.bits,
         groups=case.groups or (),
+        two_rounds=case.two_rounds,
         rows=case.queries,
         classes=case.classes,
         seed="x",
@@ -491,6 +515,20 @@ def test_the_planner_is_compared_with_others(
     assert all(one["ratio"] == 1 for one in figures["choices"])
     assert len(figures["rows"]) > 10
     assert "ratio" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", [[*SMALL], ["groups", "--queries=16", "--classes=10"]])
+def test_figures_go_to_standard_output_if_asked_for_and_nothing_else(
+    kind: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pretend(monkeypatch, PretendCommittee())
+    options = [*kind, "--rtt=40", "--repeat=1", f"--out={tmp_path}", "--json=-"]
+    assert command.command(options) == 0
+    written = next(tmp_path.glob("*.json")).read_text()
+    assert json.loads(capsys.readouterr().out) == json.loads(written)
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, committee: PretendCommittee) -> None:

@@ -7,9 +7,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
+
+from mpc_vote.testbed.demo import table
+from mpc_vote.testbed.demo.result import remarks
+from mpc_vote.testbed.demo.subject import DemoMethod, Scale
 
 COMMAND = [sys.executable, "-m", "mpc_vote.cli", "demo"]
 KEYS = {
@@ -24,6 +30,7 @@ KEYS = {
     "queries",
     "agents",
     "parties",
+    "engine",
     "mpc_rounds",
     "mpc_bytes_per_party",
     "mpc_seconds",
@@ -75,6 +82,27 @@ def test_the_demo_on_a_table_has_agents_of_four_kinds_in_one_round(tmp_path: Pat
     shown = " ".join(done.stdout.replace("│", " ").split())
     assert "mixed, one_hot ballots, 2 knn, 2 network, 2 sklearn, 2 onnx" in shown
     assert "classes malignant and benign" in shown
+    assert "protects next to nothing. 8 agents are too few to hide one's ballot" in shown
+
+
+@pytest.mark.parametrize(
+    ("method", "figures", "told"),
+    [
+        (table.METHODS["mixed"], (0.94, 0.97, 139.1), ["An agent alone does", "epsilon of 139.1"]),
+        (table.METHODS["mixed"], (0.97, 0.94, 139.1), ["With --method knn a record changes"]),
+        (table.METHODS["knn"], (0.97, 0.94, 9.0), ["in noise this small"]),
+        (table.METHODS["knn"], (0.96, 0.78, 2.664), []),
+    ],
+)
+def test_figures_that_speak_against_the_vote_are_explained(
+    method: DemoMethod, figures: tuple[float, float, float], told: list[str]
+) -> None:
+    keys = ("student_accuracy", "best_agent_accuracy", "epsilon_instance")
+    trial: Any = SimpleNamespace(method=method, scale=Scale(8, 150, 0))
+    found = remarks(trial, dict(zip(keys, figures, strict=True)))
+    assert len(found) == len(told)
+    for sentence, words in zip(found, told, strict=True):
+        assert words in sentence
 
 
 @pytest.mark.slow
@@ -91,6 +119,23 @@ def test_neighbours_alone_protect_records_of_the_table(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert json.loads(path.read_text())["epsilon_instance"] < 8
     assert "knn_count ballots" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_demo_counts_with_the_engine_that_it_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "demo.json"
+    small = ["--agents=3", "--parties=2", "--queries=40", "--task=table", "--method=knn"]
+    done = subprocess.run(
+        [*COMMAND, *small, "--engine=log_reduction", "--json", path],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(path.read_text())["engine"] == "log_reduction"
+    assert "log_reduction, " in done.stdout
 
 
 def test_the_data_of_the_demo_is_written_once(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mpc_vote.app.process import CommandError
+from mpc_vote.testbed.cluster import Cluster
 from mpc_vote.testbed.members import settings_of
 
 TASK = Path("/somewhere/task.toml")
@@ -46,3 +47,23 @@ def test_files_settings_and_functions_become_agents(
 def test_what_can_be_no_agent_is_refused(member: Any, words: str) -> None:
     with pytest.raises(CommandError, match=words):
         settings_of({"ann": member}, TASK)
+
+
+@pytest.mark.parametrize(
+    ("members", "words"),
+    [
+        ({}, "needs agents, and none is given"),
+        (["a.csv", "b.csv"], "agents are given by name, .*not as a list"),
+        (
+            {"ann": "a.csv", "bob": {"data": "b.csv", "min_quorum": 3}},
+            "agent bob refuses rounds of fewer than 3 agents, and there are 2: lower its min_quo",
+        ),
+    ],
+)
+def test_agents_that_could_never_vote_are_refused_at_once_and_no_folder_is_made(
+    members: Any, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(CommandError, match=words):
+        Cluster.of("task.toml", members)
+    assert list(tmp_path.iterdir()) == []

@@ -43,6 +43,8 @@ from mpc_vote.voting.ballots import (
 from tests.unit.learning.features.models import untrained_model
 
 STYLES = styles()
+NETWORKS = ("local model", "local model that abstains")
+QUICK = [style for style in STYLES if style.voter not in NETWORKS]
 
 
 @pytest.fixture(scope="module")
@@ -65,11 +67,15 @@ def test_no_voter_feature_map_reach_or_ballot_is_left_out() -> None:
     assert len(combinations) == 3 * len(names) * 3
     assert {s.features for s in STYLES if s.voter == "attributes"} == names
     assert {s.kind for s in STYLES} == set(BALLOTS)
-    assert {s.voter for s in STYLES} == {"neighbours", "attributes", "local model"}
+    assert {s.voter for s in STYLES} == {"neighbours", "attributes", *NETWORKS}
     assert len(Method) == 2
 
 
-@pytest.mark.parametrize("style", STYLES, ids=_name)
+@pytest.mark.parametrize(
+    "style",
+    [pytest.param(s, marks=pytest.mark.slow if "abstains" in s.voter else ()) for s in STYLES],
+    ids=map(_name, STYLES),
+)
 def test_no_ballot_moves_further_than_claimed_and_the_attack_is_not_idle(style: VoterSetup) -> None:
     found = measure(style)
     assert not _exceeded(found)
@@ -80,7 +86,7 @@ def test_no_ballot_moves_further_than_claimed_and_the_attack_is_not_idle(style: 
         assert each.move.l2_squared >= 0.9 * each.claimed.l2_squared
 
 
-@pytest.mark.parametrize("index", range(len(STYLES) - 1), ids=map(_name, STYLES[:-1]))
+@pytest.mark.parametrize("index", range(len(QUICK)), ids=map(_name, QUICK))
 @settings(max_examples=5, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),

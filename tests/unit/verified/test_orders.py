@@ -16,7 +16,7 @@ from tests.unit.verified.plain import pointers_of
 
 FALSE_ALARM = 1e-7
 QUERIES = 12_000
-LAYOUT = Layout(classes=3, unit=16, bound=4, votes=4)
+LAYOUT = Layout(classes=3, unit=16, votes=4)
 BALLOTS = {
     "spare votes": [2, 1, 0],
     "no spare": [0, 3, 1],
@@ -28,7 +28,7 @@ BALLOTS = {
 def suspicion(ballot: list[int]) -> float:
     """How likely it is that uniform, independent orders give pointers like those of `encode`."""
     rows = np.array([ballot] * QUERIES) * LAYOUT.unit
-    seen = pointers_of(LAYOUT, encode(LAYOUT, rows, np.zeros_like(rows)))
+    seen = pointers_of(LAYOUT, encode(LAYOUT, rows))
     cast = [*np.repeat(np.arange(3), ballot), *[3] * (4 - sum(ballot))]
     ways = sorted(set(permutations(cast)))
     assert {tuple(row) for row in seen} <= set(ways)

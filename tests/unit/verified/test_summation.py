@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -16,31 +16,37 @@ from mpc_vote.mpc.in_process import run_committee
 from mpc_vote.mpc.preprocessing import Preprocessing
 from mpc_vote.mpc.prg import Words
 from mpc_vote.mpc.sharing import Share
-from mpc_vote.privacy import noise
-from mpc_vote.privacy.noise import SkellamSampler
+from mpc_vote.privacy.coins import CoinLaw
 from mpc_vote.verified import summation
-from mpc_vote.verified.encoding import TAIL, BitReader, Layout, encode, split_bits, weights_for
+from mpc_vote.verified.encoding import BitReader, Layout, encode, split_bits
 from mpc_vote.verified.summation import Summation
+from tests.unit.verified.plain import Tosses, noise_of, tossed
 
 UNIT = 16
+LAW = CoinLaw(((1, 6), (2, 4), (5, 3), (9, 1)))
 
 
 def count_all(
     count: Summation, shares: Sequence[Sequence[Share] | None], parties: int
 ) -> tuple[np.ndarray, Traffic]:
-    """The totals that the committee shares, and what a party sent."""
+    """The totals that the committee shares, less the noise that it drew, and what a party sent."""
+    tosses = [Tosses() for _ in range(parties)]
 
     def party(channel: Channel, preprocessing: Preprocessing) -> tuple[Words, Traffic]:
         readers = [
             None if held is None else BitReader(held[channel.rank], layout)
             for held, layout in zip(shares, count.layouts, strict=True)
         ]
-        return count.run(readers, channel, preprocessing), channel.traffic
+        run = count.run(readers, channel, preprocessing, tosses[channel.rank])
+        return run, channel.traffic
 
     found = run_committee(parties, party)
     total = np.add.reduce([totals for totals, _ in found])
     signed = ring.signed(total & np.uint64((1 << count.ring_bits) - 1), count.ring_bits)
-    return signed.reshape(count.queries, -1), found[0][1]
+    classes = count.layouts[0].classes
+    drawn = tossed(tosses, count.queries * classes * count.law.coins)
+    noise = noise_of(count.law, drawn, classes)
+    return signed.reshape(count.queries, -1) - noise, found[0][1]
 
 
 def votes_of(rng: np.random.Generator, layout: Layout, queries: int) -> np.ndarray:
@@ -55,16 +61,16 @@ def votes_of(rng: np.random.Generator, layout: Layout, queries: int) -> np.ndarr
     return ballot[:, : layout.classes]
 
 
-def one_hot(classes: int, bound: int = 90) -> Layout:
-    return Layout(classes, UNIT, bound)
+def one_hot(classes: int) -> Layout:
+    return Layout(classes, UNIT)
 
 
-def counts(classes: int, k: int, bound: int = 90) -> Layout:
-    return Layout(classes, UNIT, bound, k)
+def counts(classes: int, k: int) -> Layout:
+    return Layout(classes, UNIT, k)
 
 
-def attributes(classes: int, tau: int, bound: int = 90) -> Layout:
-    return Layout(classes, UNIT, bound, tau, attributes=True)
+def attributes(classes: int, tau: int) -> Layout:
+    return Layout(classes, UNIT, tau, attributes=True)
 
 
 @pytest.mark.parametrize("parties", [2, 3, 5])
@@ -78,14 +84,13 @@ def test_totals_are_those_of_the_ballots(parties: int, classes: int, kind: str, 
         "counts": (counts(classes, 4), counts(classes, 1), counts(classes, 7)),
         "attributes": (attributes(classes, 1 + classes // 2),) * 3,
     }[kind]
-    count = Summation(layouts, 21, bits)
-    expected = np.zeros((21, classes), dtype=np.int64)
+    count = Summation(layouts, 24, bits, LAW)
+    expected = np.zeros((24, classes), dtype=np.int64)
     shares: list[list[Share] | None] = []
     for place, layout in enumerate(layouts):
-        ballot = votes_of(rng, layout, 21)
-        drawn = rng.integers(-90, 91, ballot.shape)
-        expected += ballot + drawn
-        shares.append(split_bits(encode(layout, ballot, drawn), parties, place % parties))
+        ballot = votes_of(rng, layout, 24)
+        expected += ballot
+        shares.append(split_bits(encode(layout, ballot), parties, place % parties))
     totals, _ = count_all(count, shares, parties)
     assert np.array_equal(totals, expected)
 
@@ -95,49 +100,28 @@ def test_who_is_absent_adds_nothing_and_many_queries_come_in_chunks(
 ) -> None:
     monkeypatch.setattr(summation, "_CHUNK_NUMBERS", 1000)
     rng = np.random.default_rng(0)
-    layout = one_hot(5, 12)
-    count = Summation((layout,) * 4, 50, 16)
+    layout = one_hot(5)
+    count = Summation((layout,) * 4, 48, 16, LAW)
     assert len(count.plan()) > 2
-    ballots = [votes_of(rng, layout, 50) for _ in range(4)]
-    drawn = [rng.integers(-12, 13, (50, 5)) for _ in range(4)]
-    shares = [split_bits(encode(layout, b, n), 3, 1) for b, n in zip(ballots, drawn, strict=True)]
+    ballots = [votes_of(rng, layout, 48) for _ in range(4)]
+    shares = [split_bits(encode(layout, ballot), 3, 1) for ballot in ballots]
     totals, _ = count_all(count, [shares[0], None, shares[2], None], 3)
-    assert np.array_equal(totals, ballots[0] + drawn[0] + ballots[2] + drawn[2])
+    assert np.array_equal(totals, ballots[0] + ballots[2])
 
 
-@pytest.mark.parametrize("make", [one_hot, lambda c, b: counts(c, 3, b)])
-def test_ballots_are_counted_also_where_there_is_no_room_for_noise(
-    make: Callable[[int, int], Layout],
-) -> None:
-    """Sigma may be so small that no noise is ever drawn: the round was charged, and then failed."""
-    layout = make(3, noise.tail_bound(1e-40, TAIL))
-    assert layout.noise_weights == ()
-    ballot = votes_of(np.random.default_rng(1), layout, 5)
-    shares = split_bits(encode(layout, ballot, np.zeros_like(ballot)), 2, 0)
-    totals, _ = count_all(Summation((layout,), 5, 16), [shares], 2)
-    assert np.array_equal(totals, ballot)
-
-
-VOTE, BOUND = 1 << 12, 40  # so large a vote can be told from noise
+VOTE = 1 << 12
 
 
 @settings(max_examples=60, deadline=None)
 @given(
     layout=st.one_of(
-        st.builds(Layout, st.integers(2, 12), st.just(VOTE), st.just(BOUND), st.integers(1, 20)),
-        st.builds(
-            Layout,
-            st.integers(1, 12),
-            st.just(VOTE),
-            st.just(BOUND),
-            st.integers(1, 12),
-            st.just(True),
-        ),
+        st.builds(Layout, st.integers(2, 12), st.just(VOTE), st.integers(1, 20)),
+        st.builds(Layout, st.integers(1, 12), st.just(VOTE), st.integers(1, 12), st.just(True)),
     ),
     seed=st.binary(min_size=32, max_size=32),
     data=st.data(),
 )
-def test_no_bits_that_an_agent_could_send_are_more_than_its_votes_and_bounded_noise(
+def test_no_bits_that_an_agent_could_send_are_more_than_its_votes(
     layout: Layout, seed: bytes, data: st.DataObject
 ) -> None:
     """Any bytes at all are sent to the parties: the same, those of a seed, or chosen by hand."""
@@ -149,23 +133,22 @@ def test_no_bits_that_an_agent_could_send_are_more_than_its_votes_and_bounded_no
         )
     )
     shares = [Share(seed=seed), Share(packed=last[:size])]
-    totals, _ = count_all(Summation((layout,), 16, 24), [shares], 2)
-    cast = np.rint(totals / VOTE)
-    assert np.abs(totals - cast * VOTE).max() <= BOUND
-    assert cast.min() >= 0
+    totals, _ = count_all(Summation((layout,), 16, 24, LAW), [shares], 2)
+    cast, rest = np.divmod(totals, VOTE)
+    assert not rest.any() and cast.min() >= 0
     if layout.attributes:
         assert cast.max() <= 1
     else:
         assert cast.sum(axis=1).max() <= layout.votes
 
 
-@pytest.mark.parametrize("layout", [Layout(3, VOTE, BOUND, 50), Layout(9, VOTE, BOUND, 4, True)])
+@pytest.mark.parametrize("layout", [Layout(3, VOTE, 50), Layout(9, VOTE, 4, True)])
 def test_all_votes_can_be_cast_for_one_class_or_for_every_attribute(layout: Layout) -> None:
     """What is left to a liar, so that the bounds above are met."""
     bits = np.ones((8, layout.bits), np.uint8)
     bits[:, : layout.pointers * layout.pointer_bits] = 0
-    totals, _ = count_all(Summation((layout,), 8, 24), [split_bits(bits, 2, 0)], 2)
-    cast = np.rint(totals / VOTE).astype(int)
+    totals, _ = count_all(Summation((layout,), 8, 24, LAW), [split_bits(bits, 2, 0)], 2)
+    cast = totals // VOTE
     said = [1] * layout.classes if layout.attributes else [layout.votes, 0, 0]
     assert cast.tolist() == [said] * 8
 
@@ -173,14 +156,14 @@ def test_all_votes_can_be_cast_for_one_class_or_for_every_attribute(layout: Layo
 def test_openings_are_uniform_whatever_the_ballots_are() -> None:
     """For one honest party of two: what it sends is masked by bits that the other lacks."""
     layouts = {
-        "pointer": one_hot(10, 20),
-        "pointers": counts(10, 30, 20),
-        "flags": attributes(10, 3, 20),
+        "pointer": one_hot(10),
+        "pointers": counts(10, 30),
+        "flags": attributes(10, 3),
     }
     for what, layout in layouts.items():
-        count = Summation((layout,) * 8, 96, 20)
+        count = Summation((layout,) * 8, 96, 20, LAW)
         empty = np.zeros((96, 10), dtype=np.int64)
-        shares = [split_bits(encode(layout, empty, empty), 2, 0) for _ in range(8)]
+        shares = [split_bits(encode(layout, empty), 2, 0) for _ in range(8)]
         sent: list[list[bytes]] = [[], []]
 
         def party(
@@ -214,35 +197,13 @@ class Tapped:
 
 
 def test_one_round_opens_no_more_than_the_bits() -> None:
-    variance = noise.per_agent_variance(15.0, 4, 200, 0)
-    layout = one_hot(10, noise.tail_bound(variance, TAIL))
-    count = Summation((layout,) * 20, 64, 18)
+    layout = one_hot(10)
+    count = Summation((layout,) * 20, 64, 18, LAW)
     empty = np.zeros((64, 10), dtype=np.int64)
-    shares = [split_bits(encode(layout, empty, empty), 3, 0) for _ in range(20)]
+    shares = [split_bits(encode(layout, empty), 3, 0) for _ in range(20)]
     _, traffic = count_all(count, shares, 3)
     assert traffic.rounds == 1
-    assert traffic.bytes_sent == 2 * 20 * 64 * layout.bits // 8
-
-
-@pytest.mark.parametrize("bound", [0, 1, 2, 7, 8, 90, 127, 128, 1000])
-def test_weights_reach_every_number_up_to_the_largest_and_none_beyond(bound: int) -> None:
-    weights = weights_for(bound)
-    sums = {0}
-    for weight in weights:
-        sums |= {one + weight for one in sums}
-    assert sums == set(range(bound + 1))
-
-
-@pytest.mark.parametrize("std", [8.0, 17.0, 100.0, 3000.0])
-def test_the_bound_is_below_twelve_standard_deviations_and_cuts_nothing(std: float) -> None:
-    bound = noise.tail_bound(std**2, TAIL)
-    assert bound < 12 * std
-    draws = SkellamSampler(std**2).sample(20_000)
-    layout = one_hot(2, bound)
-    assert np.abs(draws).max() < bound
-    bits = encode(layout, np.zeros((10_000, 2), dtype=np.int64), draws.reshape(-1, 2))
-    flags = bits[:, layout.pointer_bits :].reshape(-1, len(layout.noise_weights))
-    assert np.array_equal(flags @ np.array(layout.noise_weights) - bound, draws)
+    assert traffic.bytes_sent == 2 * 64 * (20 * layout.bits + 10 * LAW.coins) // 8
 
 
 @pytest.mark.parametrize(
@@ -262,4 +223,4 @@ def test_the_bound_is_below_twelve_standard_deviations_and_cuts_nothing(std: flo
 def test_what_is_no_ballot_is_not_encoded(layout: Layout, ballot: list[int]) -> None:
     said = np.array([ballot])
     with pytest.raises(ValueError, match="vote"):
-        encode(layout, said, np.zeros_like(said))
+        encode(layout, said)

@@ -30,6 +30,7 @@ from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2
 from mpc_vote.simulation.vote import simulated_spec, totals, vote
 from mpc_vote.transport import tensors
 from mpc_vote.voting import costing
+from mpc_vote.voting import spec as specs
 from mpc_vote.voting.ballots import BALLOTS, ONE_HOT, BallotCode, BallotKind, IntArray
 from mpc_vote.voting.ballots.kind import unit_of
 from mpc_vote.voting.charge import charge
@@ -81,10 +82,12 @@ class Approval(BallotKind):
 def approval() -> Iterator[Approval]:
     kind = Approval()
     BALLOTS.register(kind)
+    specs._parsed.cache_clear()
     try:
         yield kind
     finally:
         BALLOTS.unregister(kind)
+        specs._parsed.cache_clear()
 
 
 def made(kind: BallotKind, sigma: float = QUIET) -> Spec:

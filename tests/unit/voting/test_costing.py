@@ -103,7 +103,7 @@ def test_half_of_the_agents_colluding_with_noise_not_made_up_for() -> None:
     assert row.losses and row.losses[Level.AGENT].exact == pytest.approx(4.20775, abs=6e-6)
 
 
-@pytest.mark.parametrize("noise", list(Noise))
+@pytest.mark.parametrize("noise", [Noise.SKELLAM, Noise.GAUSSIAN])
 def test_the_collusion_bound_is_made_up_for_and_no_more(noise: Noise) -> None:
     plan = replace(gaussian(roster=Roster(20, 16, 10)), noise=noise)
     sigmas = [
@@ -114,6 +114,19 @@ def test_the_collusion_bound_is_made_up_for_and_no_more(noise: Noise) -> None:
         [25 * math.sqrt(16 / 6), 25, 25 * math.sqrt(4 / 6), 0, 0], rel=1e-12
     )
     assert plan.mechanism == plan.against(10)
+
+
+def test_agents_know_nothing_of_what_the_committee_draws() -> None:
+    """So a plan with its coins has no collusion bound, and no noise beyond sigma."""
+    plan = replace(gaussian(roster=Roster(20, 16)), noise=Noise.COINS)
+    assert plan.mechanism.variance == 625 and plan.unit == 1
+    assert plan.mechanism == replace(plan, roster=None).mechanism
+    with pytest.raises(PlanError, match="no collusion bound"):
+        replace(plan, roster=Roster(20, 16, 1))
+    with pytest.raises(PlanError, match="can't be verified"):
+        replace(plan, ballot=KNN_FREQUENCY, ks=(5,))
+    with pytest.raises(PlanError, match=r"sigma must be 0\.05 to 20000 votes"):
+        replace(plan, sigma=20_001.0)
 
 
 def test_what_coalitions_of_each_size_leave() -> None:

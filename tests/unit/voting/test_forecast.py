@@ -54,7 +54,9 @@ def test_however_wrong_votes_are_spread_the_range_holds(
     parts: list[float], agreement: float, sigma: float
 ) -> None:
     classes, agents = len(parts) + 1, 40
-    poll = Poll.of(ONE_HOT, classes, [0] * agents, sigma=sigma, quorum=agents, collusion=0)
+    poll = Poll.of(
+        ONE_HOT, classes, [0] * agents, sigma=sigma, quorum=agents, collusion=0, verified=False
+    )
     wrong = [agents * (1 - agreement) * part / sum(parts) for part in parts]
     right = win_probability([agents * agreement - votes for votes in wrong], sigma)
     found = forecast(poll, agreement)
@@ -121,24 +123,39 @@ def test_simulated_attributes_are_right_as_often_as_forecast(there: int) -> None
 
 
 def test_who_casts_no_vote_on_an_attribute_says_no() -> None:
-    poll = Poll.of(MULTI_LABEL, 40, [0] * 100, sigma=10.0, quorum=100, collusion=0)
+    poll = Poll.of(MULTI_LABEL, 40, [0] * 100, sigma=10.0, quorum=100, collusion=0, verified=False)
     found = forecast(poll, 0.8, turnout=0.5)
     assert found.low < 0.5 < found.high
 
 
 def test_noise_that_makes_up_for_colluding_and_absent_agents_is_forecast_too() -> None:
-    full = Poll.of(ONE_HOT, 10, [0] * 10, sigma=4.0, quorum=8, collusion=1)
+    full = Poll.of(ONE_HOT, 10, [0] * 10, sigma=4.0, quorum=8, collusion=1, verified=False)
     assert full.noise == pytest.approx(4.0 * math.sqrt(10 / 7))
     assert full.votes == 10
-    least = Poll.of(ONE_HOT, 10, [0] * 10, sigma=4.0, quorum=8, collusion=1, participation=0.1)
+    least = Poll.of(
+        ONE_HOT, 10, [0] * 10, sigma=4.0, quorum=8, collusion=1, verified=False, participation=0.1
+    )
     assert (least.agents, least.votes) == (8, 8)
     assert least.noise == pytest.approx(4.0 * math.sqrt(8 / 7))
     assert forecast(least, 0.8).high < forecast(full, 0.8).high
 
 
+def test_in_a_verified_round_the_noise_is_sigma_whoever_answers() -> None:
+    for part in (1.0, 0.1):
+        poll = Poll.of(
+            *(ONE_HOT, 10, [0] * 10),
+            sigma=4.0,
+            quorum=8,
+            collusion=0,
+            verified=True,
+            participation=part,
+        )
+        assert poll.noise == 4.0
+
+
 def test_labels_nearer_to_guesses_than_to_the_truth_are_drowned() -> None:
     def poll(sigma: float) -> Poll:
-        return Poll.of(KNN_COUNT, 10, [50] * 3, sigma=sigma, quorum=3, collusion=1)
+        return Poll.of(KNN_COUNT, 10, [50] * 3, sigma=sigma, quorum=3, collusion=1, verified=False)
 
     assert not forecast(poll(15.0), 1.0).doubtful
     assert forecast(poll(80.0), 1.0).drowned
@@ -148,7 +165,7 @@ def test_labels_nearer_to_guesses_than_to_the_truth_are_drowned() -> None:
 
 @pytest.mark.parametrize("agreement", [-0.1, 1.1, math.nan])
 def test_an_agreement_that_is_no_part_is_refused(agreement: float) -> None:
-    poll = Poll.of(ONE_HOT, 10, [0] * 10, sigma=4.0, quorum=8, collusion=1)
+    poll = Poll.of(ONE_HOT, 10, [0] * 10, sigma=4.0, quorum=8, collusion=1, verified=False)
     with pytest.raises(ValueError, match="agreement must be 0 to 1"):
         forecast(poll, agreement)
 

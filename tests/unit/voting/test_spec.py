@@ -220,8 +220,8 @@ class TestRing:
     @pytest.mark.parametrize(
         ("fields", "bits"),
         [
-            ({"sigma": 1e-5, "queries": 1}, MIN_BITS),
-            ({"sigma": 2.0}, MIN_BITS),
+            ({"sigma": 1e-5, "queries": 1}, 9),
+            ({"sigma": 2.0}, 11),
             ({"sigma": 25.0}, 15),
             ({"sigma": 25.0, "fraction_bits": 8}, 19),
         ],
@@ -311,6 +311,24 @@ class TestGroups:
     def test_groups_that_leave_one_class_are_taken(self, classes: int, groups: list[int]) -> None:
         made = fitted(tabled(classes=classes, groups=groups))
         assert Spec.seal(made).message == made
+
+    @pytest.mark.parametrize("classes", [2, 10, 251])
+    def test_two_rounds_are_taken_where_all_classes_meet_at_once(self, classes: int) -> None:
+        sealed = Spec.seal(fitted(tabled(classes=classes, two_rounds=True)))
+        assert sealed.engine.name == "table two rounds"
+
+    @pytest.mark.parametrize(
+        ("classes", "groups", "why"),
+        [
+            (10, [5, 2], "two rounds are for one level, without groups"),
+            (252, [], "two rounds are for at most 251 classes, not 252"),
+        ],
+    )
+    def test_two_rounds_are_refused_elsewhere(
+        self, classes: int, groups: list[int], why: str
+    ) -> None:
+        with pytest.raises(VoteError, match=why):
+            Spec.seal(fitted(tabled(classes=classes, groups=groups, two_rounds=True)))
 
     @pytest.mark.parametrize(
         ("classes", "groups", "why"),
@@ -434,3 +452,17 @@ def test_default_fraction_bits_tell_one_neighbour_apart(ks: list[int]) -> None:
     assert ONE_HOT.default_fraction_bits(ks) == 4
     bits = KNN_FREQUENCY.default_fraction_bits(ks)
     assert 2**bits >= 16 * max(ks) > 2 ** (bits - 1)
+
+
+def test_a_process_reads_the_same_bytes_once() -> None:
+    """However many agents it runs: each is told the whole roster."""
+    wire = Spec.seal(message()).wire
+    assert Spec.parse(bytes(bytearray(wire))) is Spec.parse(bytes(bytearray(wire)))
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\n", "", "A", "a-"])
+def test_a_name_that_is_none_is_found_among_many(name: str) -> None:
+    given = message()
+    given.roster[1].agent = name
+    with pytest.raises(VoteError, match="misnamed"):
+        Spec.seal(given)

@@ -189,6 +189,7 @@ class RoundSpec(_message.Message):
     VERIFIED_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
     TASK_DIGEST_FIELD_NUMBER: _builtins.int
+    TWO_ROUNDS_FIELD_NUMBER: _builtins.int
     round_id: _builtins.str
     queries_digest: _builtins.bytes
     queries: _builtins.int
@@ -201,10 +202,13 @@ class RoundSpec(_message.Message):
     fraction_bits: _builtins.int
     """A vote is 2^fraction_bits units."""
     sigma: _builtins.float
-    """Standard deviation of the noise, in votes, that no coalition of `collusion` agents knows."""
+    """Standard deviation of the noise, in votes; where agents add it, of what no coalition of
+    `collusion` agents knows.
+    """
     quorum: _builtins.int
     """The least number of agents that the round may complete with."""
     collusion: _builtins.int
+    """0 in a verified round: agents know none of its noise."""
     dealer: _builtins.str
     engine: Global___Engine.ValueType
     ring_bits: _builtins.int
@@ -212,10 +216,14 @@ class RoundSpec(_message.Message):
     deadline_unix_ms: _builtins.int
     """No share is taken after this instant."""
     verified: _builtins.bool
-    """Ballots are shared as bits, which can say no more than votes and bounded noise."""
+    """Ballots are shared as bits, which can say no more than votes, and the committee draws the noise."""
     task: _builtins.str
     """The task's name and the SHA-256 of its content; both empty in a round without a task."""
     task_digest: _builtins.bytes
+    two_rounds: _builtins.bool
+    """For the table engine where all classes meet at once: a round less, and the coordinator finds
+    the winner among shares for each class.
+    """
     @_builtins.property
     def query_shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -253,10 +261,11 @@ class RoundSpec(_message.Message):
         verified: _builtins.bool = ...,
         task: _builtins.str = ...,
         task_digest: _builtins.bytes = ...,
+        two_rounds: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ballot", b"ballot", "classes", b"classes", "collusion", b"collusion", "deadline_unix_ms", b"deadline_unix_ms", "dealer", b"dealer", "engine", b"engine", "fraction_bits", b"fraction_bits", "groups", b"groups", "parties", b"parties", "queries", b"queries", "queries_digest", b"queries_digest", "query_dtype", b"query_dtype", "query_shape", b"query_shape", "quorum", b"quorum", "ring_bits", b"ring_bits", "roster", b"roster", "round_id", b"round_id", "sigma", b"sigma", "task", b"task", "task_digest", b"task_digest", "tau", b"tau", "verified", b"verified"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ballot", b"ballot", "classes", b"classes", "collusion", b"collusion", "deadline_unix_ms", b"deadline_unix_ms", "dealer", b"dealer", "engine", b"engine", "fraction_bits", b"fraction_bits", "groups", b"groups", "parties", b"parties", "queries", b"queries", "queries_digest", b"queries_digest", "query_dtype", b"query_dtype", "query_shape", b"query_shape", "quorum", b"quorum", "ring_bits", b"ring_bits", "roster", b"roster", "round_id", b"round_id", "sigma", b"sigma", "task", b"task", "task_digest", b"task_digest", "tau", b"tau", "two_rounds", b"two_rounds", "verified", b"verified"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -415,10 +424,10 @@ class Cost(_message.Message):
     """Largest upload of one agent to all parties together, as sent."""
     seconds: _builtins.float
     mpc_round_trip_seconds: _builtins.float
-    """Longest round trip between two parties, measured when the round was opened."""
+    """Longest round trip between two parties, as they measured it last."""
     mpc_preprocessing_seconds: _builtins.float
-    """Parts of `mpc_seconds`: the longest that a party waited for dealt preprocessing, and the longest
-    that one took to add up the agents' shares.
+    """Parts of `mpc_seconds`, which are those of the party that took longest: what it waited for dealt
+    preprocessing, and what it took to add up the agents' shares.
     """
     mpc_sum_seconds: _builtins.float
     def __init__(

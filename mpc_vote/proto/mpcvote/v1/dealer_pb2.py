@@ -24,39 +24,41 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17mpcvote/v1/dealer.proto\x12\nmpcvote.v1\"t\n\x0b\x44\x65\x61lRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0f\n\x07parties\x18\x02 \x03(\t\x12!\n\x04plan\x18\x03 \x03(\x0b\x32\x13.mpcvote.v1.DealRun\x12\x0e\n\x06\x63opies\x18\x04 \x01(\r\x12\r\n\x05seeds\x18\x05 \x03(\x0c\"=\n\x07\x44\x65\x61lRun\x12#\n\x05items\x18\x01 \x03(\x0b\x32\x14.mpcvote.v1.DealItem\x12\r\n\x05times\x18\x02 \x01(\r\"\xdb\x01\n\x08\x44\x65\x61lItem\x12)\n\x07triples\x18\x01 \x01(\x0b\x32\x16.mpcvote.v1.TripleItemH\x00\x12&\n\x05level\x18\x02 \x01(\x0b\x32\x15.mpcvote.v1.LevelItemH\x00\x12,\n\x08rotation\x18\x03 \x01(\x0b\x32\x18.mpcvote.v1.RotationItemH\x00\x12\x37\n\x0e\x62it_conversion\x18\x04 \x01(\x0b\x32\x1d.mpcvote.v1.BitConversionItemH\x00\x42\x07\n\x05shapeJ\x04\x08\x05\x10\x06R\x06limits\"A\n\nTripleItem\x12$\n\x04kind\x18\x01 \x01(\x0e\x32\x16.mpcvote.v1.TripleKind\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"m\n\tLevelItem\x12\x0f\n\x07vectors\x18\x01 \x01(\r\x12\r\n\x05group\x18\x02 \x01(\r\x12\x0c\n\x04\x62its\x18\x03 \x01(\r\x12\x12\n\nlabel_bits\x18\x04 \x01(\r\x12\x10\n\x08labelled\x18\x05 \x01(\x08\x12\x0c\n\x04last\x18\x06 \x01(\x08\"-\n\x0cRotationItem\x12\x0c\n\x04rows\x18\x01 \x01(\r\x12\x0f\n\x07\x63lasses\x18\x02 \x01(\r\"]\n\x11\x42itConversionItem\x12\x10\n\x08pointers\x18\x01 \x01(\r\x12\x14\n\x0cpointer_bits\x18\x02 \x01(\r\x12\r\n\x05\x66lags\x18\x03 \x01(\r\x12\x11\n\tring_bits\x18\x04 \x01(\r\"s\n\x0c\x44\x65\x61lResponse\x12&\n\x05grant\x18\x01 \x01(\x0b\x32\x15.mpcvote.v1.DealGrantH\x00\x12\x32\n\x0b\x63ommitments\x18\x02 \x01(\x0b\x32\x1b.mpcvote.v1.DealCommitmentsH\x00\x42\x07\n\x05\x65vent\" \n\tDealGrant\x12\x13\n\x0bseed_hashes\x18\x01 \x03(\x0c\"0\n\x0f\x44\x65\x61lCommitments\x12\x0f\n\x07\x64igests\x18\x01 \x01(\x0c\x12\x0c\n\x04item\x18\x02 \x01(\r\"2\n\x0e\x43ollectRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04\x63opy\x18\x02 \x01(\r\"/\n\x0f\x43ollectResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x04*t\n\nTripleKind\x12\x1b\n\x17TRIPLE_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13TRIPLE_KIND_PRODUCT\x10\x01\x12\x1b\n\x17TRIPLE_KIND_CONJUNCTION\x10\x02\x12\x13\n\x0fTRIPLE_KIND_BIT\x10\x03\x32\x92\x01\n\rDealerService\x12;\n\x04\x44\x65\x61l\x12\x17.mpcvote.v1.DealRequest\x1a\x18.mpcvote.v1.DealResponse0\x01\x12\x44\n\x07\x43ollect\x12\x1a.mpcvote.v1.CollectRequest\x1a\x1b.mpcvote.v1.CollectResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17mpcvote/v1/dealer.proto\x12\nmpcvote.v1\"t\n\x0b\x44\x65\x61lRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0f\n\x07parties\x18\x02 \x03(\t\x12!\n\x04plan\x18\x03 \x03(\x0b\x32\x13.mpcvote.v1.DealRun\x12\x0e\n\x06\x63opies\x18\x04 \x01(\r\x12\r\n\x05seeds\x18\x05 \x03(\x0c\"=\n\x07\x44\x65\x61lRun\x12#\n\x05items\x18\x01 \x03(\x0b\x32\x14.mpcvote.v1.DealItem\x12\r\n\x05times\x18\x02 \x01(\r\"\x81\x02\n\x08\x44\x65\x61lItem\x12)\n\x07triples\x18\x01 \x01(\x0b\x32\x16.mpcvote.v1.TripleItemH\x00\x12&\n\x05level\x18\x02 \x01(\x0b\x32\x15.mpcvote.v1.LevelItemH\x00\x12,\n\x08rotation\x18\x03 \x01(\x0b\x32\x18.mpcvote.v1.RotationItemH\x00\x12\x37\n\x0e\x62it_conversion\x18\x04 \x01(\x0b\x32\x1d.mpcvote.v1.BitConversionItemH\x00\x12$\n\x04mark\x18\x08 \x01(\x0b\x32\x14.mpcvote.v1.MarkItemH\x00\x42\x07\n\x05shapeJ\x04\x08\x05\x10\x06R\x06limits\"A\n\nTripleItem\x12$\n\x04kind\x18\x01 \x01(\x0e\x32\x16.mpcvote.v1.TripleKind\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"m\n\tLevelItem\x12\x0f\n\x07vectors\x18\x01 \x01(\r\x12\r\n\x05group\x18\x02 \x01(\r\x12\x0c\n\x04\x62its\x18\x03 \x01(\r\x12\x12\n\nlabel_bits\x18\x04 \x01(\r\x12\x10\n\x08labelled\x18\x05 \x01(\x08\x12\x0c\n\x04last\x18\x06 \x01(\x08\"8\n\x08MarkItem\x12\x0f\n\x07vectors\x18\x01 \x01(\r\x12\r\n\x05group\x18\x02 \x01(\r\x12\x0c\n\x04\x62its\x18\x03 \x01(\r\"-\n\x0cRotationItem\x12\x0c\n\x04rows\x18\x01 \x01(\r\x12\x0f\n\x07\x63lasses\x18\x02 \x01(\r\"]\n\x11\x42itConversionItem\x12\x10\n\x08pointers\x18\x01 \x01(\r\x12\x14\n\x0cpointer_bits\x18\x02 \x01(\r\x12\r\n\x05\x66lags\x18\x03 \x01(\r\x12\x11\n\tring_bits\x18\x04 \x01(\r\"s\n\x0c\x44\x65\x61lResponse\x12&\n\x05grant\x18\x01 \x01(\x0b\x32\x15.mpcvote.v1.DealGrantH\x00\x12\x32\n\x0b\x63ommitments\x18\x02 \x01(\x0b\x32\x1b.mpcvote.v1.DealCommitmentsH\x00\x42\x07\n\x05\x65vent\" \n\tDealGrant\x12\x13\n\x0bseed_hashes\x18\x01 \x03(\x0c\"0\n\x0f\x44\x65\x61lCommitments\x12\x0f\n\x07\x64igests\x18\x01 \x01(\x0c\x12\x0c\n\x04item\x18\x02 \x01(\r\"2\n\x0e\x43ollectRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04\x63opy\x18\x02 \x01(\r\"/\n\x0f\x43ollectResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x04*t\n\nTripleKind\x12\x1b\n\x17TRIPLE_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13TRIPLE_KIND_PRODUCT\x10\x01\x12\x1b\n\x17TRIPLE_KIND_CONJUNCTION\x10\x02\x12\x13\n\x0fTRIPLE_KIND_BIT\x10\x03\x32\x92\x01\n\rDealerService\x12;\n\x04\x44\x65\x61l\x12\x17.mpcvote.v1.DealRequest\x1a\x18.mpcvote.v1.DealResponse0\x01\x12\x44\n\x07\x43ollect\x12\x1a.mpcvote.v1.CollectRequest\x1a\x1b.mpcvote.v1.CollectResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'mpcvote.v1.dealer_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TRIPLEKIND']._serialized_start=1064
-  _globals['_TRIPLEKIND']._serialized_end=1180
+  _globals['_TRIPLEKIND']._serialized_start=1160
+  _globals['_TRIPLEKIND']._serialized_end=1276
   _globals['_DEALREQUEST']._serialized_start=39
   _globals['_DEALREQUEST']._serialized_end=155
   _globals['_DEALRUN']._serialized_start=157
   _globals['_DEALRUN']._serialized_end=218
   _globals['_DEALITEM']._serialized_start=221
-  _globals['_DEALITEM']._serialized_end=440
-  _globals['_TRIPLEITEM']._serialized_start=442
-  _globals['_TRIPLEITEM']._serialized_end=507
-  _globals['_LEVELITEM']._serialized_start=509
-  _globals['_LEVELITEM']._serialized_end=618
-  _globals['_ROTATIONITEM']._serialized_start=620
-  _globals['_ROTATIONITEM']._serialized_end=665
-  _globals['_BITCONVERSIONITEM']._serialized_start=667
-  _globals['_BITCONVERSIONITEM']._serialized_end=760
-  _globals['_DEALRESPONSE']._serialized_start=762
-  _globals['_DEALRESPONSE']._serialized_end=877
-  _globals['_DEALGRANT']._serialized_start=879
-  _globals['_DEALGRANT']._serialized_end=911
-  _globals['_DEALCOMMITMENTS']._serialized_start=913
-  _globals['_DEALCOMMITMENTS']._serialized_end=961
-  _globals['_COLLECTREQUEST']._serialized_start=963
-  _globals['_COLLECTREQUEST']._serialized_end=1013
-  _globals['_COLLECTRESPONSE']._serialized_start=1015
-  _globals['_COLLECTRESPONSE']._serialized_end=1062
-  _globals['_DEALERSERVICE']._serialized_start=1183
-  _globals['_DEALERSERVICE']._serialized_end=1329
+  _globals['_DEALITEM']._serialized_end=478
+  _globals['_TRIPLEITEM']._serialized_start=480
+  _globals['_TRIPLEITEM']._serialized_end=545
+  _globals['_LEVELITEM']._serialized_start=547
+  _globals['_LEVELITEM']._serialized_end=656
+  _globals['_MARKITEM']._serialized_start=658
+  _globals['_MARKITEM']._serialized_end=714
+  _globals['_ROTATIONITEM']._serialized_start=716
+  _globals['_ROTATIONITEM']._serialized_end=761
+  _globals['_BITCONVERSIONITEM']._serialized_start=763
+  _globals['_BITCONVERSIONITEM']._serialized_end=856
+  _globals['_DEALRESPONSE']._serialized_start=858
+  _globals['_DEALRESPONSE']._serialized_end=973
+  _globals['_DEALGRANT']._serialized_start=975
+  _globals['_DEALGRANT']._serialized_end=1007
+  _globals['_DEALCOMMITMENTS']._serialized_start=1009
+  _globals['_DEALCOMMITMENTS']._serialized_end=1057
+  _globals['_COLLECTREQUEST']._serialized_start=1059
+  _globals['_COLLECTREQUEST']._serialized_end=1109
+  _globals['_COLLECTRESPONSE']._serialized_start=1111
+  _globals['_COLLECTRESPONSE']._serialized_end=1158
+  _globals['_DEALERSERVICE']._serialized_start=1279
+  _globals['_DEALERSERVICE']._serialized_end=1425
 # @@protoc_insertion_point(module_scope)

@@ -118,6 +118,7 @@ class DealItem(_message.Message):
     LEVEL_FIELD_NUMBER: _builtins.int
     ROTATION_FIELD_NUMBER: _builtins.int
     BIT_CONVERSION_FIELD_NUMBER: _builtins.int
+    MARK_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def triples(self) -> Global___TripleItem: ...
     @_builtins.property
@@ -126,6 +127,8 @@ class DealItem(_message.Message):
     def rotation(self) -> Global___RotationItem: ...
     @_builtins.property
     def bit_conversion(self) -> Global___BitConversionItem: ...
+    @_builtins.property
+    def mark(self) -> Global___MarkItem: ...
     def __init__(
         self,
         *,
@@ -133,12 +136,13 @@ class DealItem(_message.Message):
         level: Global___LevelItem | None = ...,
         rotation: Global___RotationItem | None = ...,
         bit_conversion: Global___BitConversionItem | None = ...,
+        mark: Global___MarkItem | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["bit_conversion", b"bit_conversion", "level", b"level", "rotation", b"rotation", "shape", b"shape", "triples", b"triples"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bit_conversion", b"bit_conversion", "level", b"level", "mark", b"mark", "rotation", b"rotation", "shape", b"shape", "triples", b"triples"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bit_conversion", b"bit_conversion", "level", b"level", "rotation", b"rotation", "shape", b"shape", "triples", b"triples"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bit_conversion", b"bit_conversion", "level", b"level", "mark", b"mark", "rotation", b"rotation", "shape", b"shape", "triples", b"triples"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_shape: _TypeAlias = _typing.Literal["triples", "level", "rotation", "bit_conversion"]  # noqa: Y015
+    _WhichOneofReturnType_shape: _TypeAlias = _typing.Literal["triples", "level", "rotation", "bit_conversion", "mark"]  # noqa: Y015
     _WhichOneofArgType_shape: _TypeAlias = _typing.Literal["shape", b"shape"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_shape) -> _WhichOneofReturnType_shape | None: ...
 
@@ -209,6 +213,35 @@ class LevelItem(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LevelItem: _TypeAlias = LevelItem  # noqa: Y015
+
+@_typing.final
+class MarkItem(_message.Message):
+    """For the table engine in two rounds: what it takes to mark the winner of each of `vectors` rows."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VECTORS_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    BITS_FIELD_NUMBER: _builtins.int
+    vectors: _builtins.int
+    group: _builtins.int
+    """Contestants of each."""
+    bits: _builtins.int
+    """Totals are shared modulo 2^bits."""
+    def __init__(
+        self,
+        *,
+        vectors: _builtins.int = ...,
+        group: _builtins.int = ...,
+        bits: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bits", b"bits", "group", b"group", "vectors", b"vectors"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MarkItem: _TypeAlias = MarkItem  # noqa: Y015
 
 @_typing.final
 class RotationItem(_message.Message):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from operator import xor
 
 from tests.security.vectors.independent.streams import WORD, Given, Refused, Stream, from_hex, pack
@@ -54,12 +55,11 @@ def multi_label(given: Given) -> Given:
 
 def encode(given: Given) -> Given:
     layout = given["layout"]
-    classes, unit, bound = layout["classes"], layout["unit"], layout["bound"]
+    classes, unit = layout["classes"], layout["unit"]
     attributes, votes = layout["attributes"], layout["votes"]
-    weights = noise_weights(bound)
     pointer_bits = 0 if attributes else classes.bit_length()
     rows = []
-    for ballot, noise, order in zip(given["ballot"], given["noise"], given["orders"], strict=True):
+    for ballot, order in zip(given["ballot"], given["orders"], strict=True):
         if any(cell < 0 or cell % unit for cell in ballot) or sum(ballot) > votes * unit:
             raise Refused("no ballot")
         if attributes:
@@ -70,35 +70,69 @@ def encode(given: Given) -> Given:
             cast = [c for c, cell in enumerate(ballot) for _ in range(cell // unit)]
             cast += [classes] * (votes - len(cast))
             row = [cast[place] >> bit & 1 for place in order for bit in range(pointer_bits)]
-        for drawn in noise:
-            row += noise_flags(max(-bound, min(bound, drawn)) + bound, weights)
         rows.append(row)
     pointers = 0 if attributes else votes
     return {
         "pointers": pointers,
         "pointer_bits": pointer_bits,
-        "noise_weights": weights,
         "flags": len(rows[0]) - pointers * pointer_bits,
         "bits": ["".join(map(str, row)) for row in rows],
         "packed": pack([bit for row in rows for bit in row], 1).hex(),
     }
 
 
-def noise_weights(bound: int) -> list[int]:
-    weights: list[int] = []
-    while sum(weights) < 2 * bound:
-        weights.append(min(1 + sum(weights), 2 * bound - sum(weights)))
-    return weights
+def law(given: Given) -> Given:
+    """The coins of a cell, by the rule in docs/protocol.md: Coins."""
+    sigma = Fraction(given["sigma"])
+    if not Fraction("0.05") <= Fraction(str(given["sigma"])) <= 20_000:
+        raise Refused("not drawn")
+    top = 48 if sigma >= 1 else max(48, ceiling((8 + 1 / sigma) ** 2))
+    bits = 0
+    while quarters(sigma, bits) < max(60, top):
+        bits += 1
+    wanted = quarters(sigma, bits)
+    found = []
+    for power in range(24):
+        for heaviest in (2**power, 3 * 2**power):
+            numbers = lighter(heaviest)
+            left = wanted - sum(w * w * n for w, n in numbers.items())
+            if left < top * heaviest**2:
+                continue
+            numbers[heaviest] = 0
+            for weight in sorted(numbers, reverse=True):
+                numbers[weight] += left // weight**2
+                left %= weight**2
+            if 60 <= sum(numbers.values()) <= 4096:
+                found.append(sorted(numbers.items()))
+    best = min(found, key=lambda levels: sum(n for _, n in levels))
+    return {
+        "fraction_bits": bits,
+        "levels": [list(level) for level in best],
+        "reach": sum(w * n for w, n in best) // 2,
+        "variance_quarters": sum(w * w * n for w, n in best),
+    }
 
 
-def noise_flags(left: int, weights: Sequence[int]) -> list[int]:
-    flags = [0] * len(weights)
-    for place in reversed(range(len(weights))):
-        if left > sum(weights[:place]):
-            flags[place] = 1
-            left -= weights[place]
-    assert left == 0
-    return flags
+def lighter(heaviest: int) -> dict[int, int]:
+    """The weights below the heaviest, with the least number of coins of each."""
+    numbers = {}
+    weight = heaviest
+    while weight % 2 == 0:
+        weight //= 2
+        numbers[weight] = 4
+    if heaviest % 3 == 0:
+        few = 7 + len(f"{heaviest:b}") // 3
+        numbers |= {1: few, 2: few}
+    return numbers
+
+
+def quarters(sigma: Fraction, bits: int) -> int:
+    """The least even number that is not below 4 sigma^2, in units."""
+    return 2 * ceiling(2 * sigma**2 * 4**bits)
+
+
+def ceiling(number: Fraction) -> int:
+    return -(-number.numerator // number.denominator)
 
 
 def with_residual(seeds: Sequence[str], parties: int, explicit: int, packed: bytes) -> list[Given]:

@@ -114,27 +114,112 @@ def unmasking(fields: Sequence[int], keys: Sequence[bytes], index: int) -> Corre
     return pack_planes(last, bits), parts
 
 
-class Level:
+Polynomial = dict[frozenset[str], int]
+
+
+def times(one: Polynomial, other: Polynomial) -> Polynomial:
+    found: Polynomial = {}
+    for (left, x), (right, y) in product(one.items(), other.items()):
+        found[left | right] = found.get(left | right, 0) + x * y
+    return found
+
+
+def unflipped(name: str, flip: int) -> Polynomial:
+    """An opened bit xor its flip."""
+    return {frozenset(): flip, frozenset([name]): 1 - 2 * flip}
+
+
+class Comparison:
+    """All pairs of contestants: shapes, and what is looked up."""
+
+    def __init__(self, vectors: int, group: int, bits: int) -> None:
+        self.vectors, self.group, self.bits = vectors, group, bits
+        self.pairs = list(combinations(range(group), 2))
+        self.cells = group * vectors
+        low = bits - 1
+        self.count = count = -(-low // 6)
+        widths = [low // count + (k >= count - low % count) for k in range(count)]
+        self.digits = [(sum(widths[k + 1 :]), width) for k, width in enumerate(widths)]
+        # In bytes: less of all digits, then equal of all but the last.
+        sizes = [max(1, (1 << width) // 8) for width in widths]
+        self.table_bytes = sizes + sizes[:-1]
+        equals = [f"e{k}" for k in range(count)]
+        self.terms = [
+            *(self._set(equals, chosen) for chosen in range(1 << (count - 1))),
+            *(
+                self._set(equals, chosen) | {f"a{k}"}
+                for k in range(count)
+                for chosen in range(1 << k)
+            ),
+        ]
+
+    @staticmethod
+    def _set(names: Sequence[str], chosen: int) -> frozenset[str]:
+        return frozenset(name for place, name in enumerate(names) if chosen >> place & 1)
+
+    @property
+    def compared(self) -> int:
+        return len(self.pairs) * self.vectors
+
+    def flips(self, stream: Stream) -> list[int]:
+        return stream.bits(len(self.table_bytes) * self.compared)
+
+    def drawn_tables(self, stream: Stream) -> list[list[int]]:
+        return [stream.numbers(self.compared, size) for size in self.table_bytes]
+
+    def packed_tables(self, tables: Sequence[Sequence[int]]) -> bytes:
+        sized = zip(tables, self.table_bytes, strict=True)
+        return b"".join(pack(table, 8 * size) for table, size in sized)
+
+    def secret_of_pairs(
+        self, r: Sequence[int], flips: Sequence[int]
+    ) -> tuple[list[list[int]], list[list[int]]]:
+        """Tables and coefficients, each pair by pair and vector by vector."""
+        tables: list[list[int]] = [[] for _ in self.table_bytes]
+        coefficients: list[list[int]] = [[] for _ in self.terms]
+        for place, ((i, j), v) in enumerate(product(self.pairs, range(self.vectors))):
+            rho = (r[i * self.vectors + v] - r[j * self.vectors + v]) % (1 << self.bits)
+            bits = flips[place :: self.compared]
+            for table, number in zip(tables, self._tables(rho, bits), strict=True):
+                table.append(number)
+            y = self._polynomial(rho >> (self.bits - 1), bits)
+            assert y.keys() <= set(self.terms)
+            for of, term in zip(coefficients, self.terms, strict=True):
+                of.append(y.get(term, 0))
+        return tables, coefficients
+
+    def _tables(self, rho: int, flips: Sequence[int]) -> Iterator[int]:
+        digits = [(rho >> shift) % (1 << width) for shift, width in self.digits]
+        for number, (flip, size) in enumerate(zip(flips, self.table_bytes, strict=True)):
+            digit = digits[number % self.count]
+            holds = [x < digit if number < self.count else x == digit for x in range(8 * size)]
+            yield sum((one ^ flip) << x for x, one in enumerate(holds))
+
+    def _polynomial(self, nu: int, flips: Sequence[int]) -> Polynomial:
+        above: Polynomial = {frozenset(): 1 - 2 * nu}
+        found: Polynomial = {frozenset(): nu}
+        for k in range(self.count):
+            for term, x in times(above, unflipped(f"a{k}", flips[k])).items():
+                found[term] = found.get(term, 0) + x
+            if k < self.count - 1:
+                above = times(above, unflipped(f"e{k}", flips[self.count + k]))
+        return found
+
+    def by_pair(self, rows: Sequence[Sequence[int]]) -> list[Any]:
+        return [nested(row, len(self.pairs), self.vectors) for row in rows]
+
+
+class Level(Comparison):
     """The shapes of a level, its secrets, and what a party reads."""
 
-    vectors: int
-    group: int
-    bits: int
     label_bits: int
     labelled: bool
     last: bool
 
     def __init__(self, fields: Sequence[Any]) -> None:
-        self.vectors, self.group, self.bits, self.label_bits, self.labelled, self.last = fields
-        self.pairs = list(combinations(range(self.group), 2))
-        self.cells = self.group * self.vectors
-        self.wins = (self.group - 1).bit_length()
-        low = self.bits - 1
-        self.count = count = -(-low // 6)
-        ends = [low * (count - k) // count for k in range(count + 1)]
-        self.digits = [(ends[k + 1], ends[k] - ends[k + 1]) for k in range(count)]
-        self.table_bytes = (1 << max(width for _, width in self.digits)) // 8
-        self.masks = (1 << (count - 1)) + (1 << count) - 1
+        vectors, group, bits, self.label_bits, self.labelled, self.last = fields
+        super().__init__(vectors, group, bits)
+        self.wins = int(group - 1).bit_length()
         self.widths = self._widths()
 
     def _widths(self) -> list[int]:
@@ -144,16 +229,8 @@ class Level:
         return carried + ([self.label_bits] if self.labelled else [])
 
     @property
-    def compared(self) -> int:
-        return len(self.pairs) * self.vectors
-
-    @property
-    def looked_up(self) -> int:
-        return 2 * self.count - 1
-
-    @property
     def entries(self) -> int:
-        return (1 << self.wins) * self.cells
+        return self.cells << self.wins
 
     def free(self, stream: Stream) -> Given:
         r = stream.values(self.cells, self.bits)
@@ -163,8 +240,8 @@ class Level:
 
     def drawn(self, stream: Stream) -> Given:
         return {
-            "tables": stream.numbers(self.looked_up * self.compared, self.table_bytes),
-            "masks": stream.values(self.masks * self.compared, self.wins),
+            "tables": self.drawn_tables(stream),
+            "coefficients": stream.values(len(self.terms) * self.compared, self.wins),
             "chosen": [stream.values(self.entries, width) for width in self.widths],
         }
 
@@ -173,43 +250,12 @@ class Level:
         r = added([own["r"] for own in free], self.bits)
         s = added([own["s"] for own in free], self.wins)
         q = added([own["q"] for own in free], self.label_bits) if self.labelled else []
-        tables: list[list[int]] = [[] for _ in range(self.looked_up)]
-        masks: list[list[int]] = [[] for _ in range(self.masks)]
-        # Pair by pair and vector by vector, which is the order of each table and mask.
-        for place, ((i, j), v) in enumerate(product(self.pairs, range(self.vectors))):
-            rho = (r[i * self.vectors + v] - r[j * self.vectors + v]) % (1 << self.bits)
-            bits = flips[place :: self.compared]
-            for table, number in zip(tables, self._tables(rho, bits), strict=True):
-                table.append(number)
-            for mask, number in zip(masks, self._masks(rho, bits), strict=True):
-                mask.append(number)
+        tables, coefficients = self.secret_of_pairs(r, flips)
         return {
-            "tables": list(chain(*tables)),
-            "masks": list(chain(*masks)),
+            "tables": tables,
+            "coefficients": list(chain(*coefficients)),
             "chosen": [self._chosen(s, values) for values in self._values(r, q)],
         }
-
-    def _tables(self, rho: int, flips: Sequence[int]) -> Iterator[int]:
-        digits = [(rho >> shift) % (1 << width) for shift, width in self.digits]
-        every = range(8 * self.table_bytes)
-        for digit, alpha in zip(digits, flips, strict=False):
-            yield sum((int(x < digit) ^ alpha) << x for x in every)
-        for digit, beta in zip(digits, flips[self.count :], strict=False):
-            yield sum((int(x == digit) ^ beta) << x for x in every)
-
-    def _masks(self, rho: int, flips: Sequence[int]) -> Iterator[int]:
-        nu = rho >> (self.bits - 1)
-        alphas, betas = flips[: self.count], flips[self.count :]
-
-        def signed(chosen: int) -> int:
-            return (1 - 2 * nu) * prod(b for j, b in enumerate(betas) if chosen >> j & 1)
-
-        yield nu
-        for chosen in range(1, 1 << (self.count - 1)):
-            yield signed(chosen)
-        for k, alpha in enumerate(alphas):
-            for chosen in range(1 << k):
-                yield signed(chosen) * alpha
 
     def _values(self, r: list[int], q: list[int]) -> list[list[int]]:
         """What is looked up at the end, for each contestant and vector."""
@@ -229,9 +275,10 @@ class Level:
 
     def correction(self, secret: Given, others: Sequence[Given]) -> Given:
         """The last party's values."""
+        of_others = [own["coefficients"] for own in others]
         return {
-            "tables": xored([secret["tables"], *(own["tables"] for own in others)]),
-            "masks": missing(secret["masks"], [own["masks"] for own in others], self.wins),
+            "tables": missing_tables(secret["tables"], others),
+            "coefficients": missing(secret["coefficients"], of_others, self.wins),
             "chosen": [
                 missing(table, [own["chosen"][number] for own in others], width)
                 for number, (table, width) in enumerate(
@@ -244,58 +291,106 @@ class Level:
         chosen = zip(correction["chosen"], self.widths, strict=True)
         return b"".join(
             [
-                pack(correction["tables"], 8 * self.table_bytes),
-                pack_planes(correction["masks"], self.wins),
+                self.packed_tables(correction["tables"]),
+                pack_planes(correction["coefficients"], self.wins),
                 *(pack_planes(table, width) for table, width in chosen),
             ]
         )
 
-    def part(self, free: Given, corrected: Given, last: bool) -> Given:
+    def part(self, free: Given, corrected: Given) -> Given:
         """As a party keeps it."""
-        pairs = len(self.pairs)
-        masks = nested(corrected["masks"], self.masks, self.compared)
-        ring = 1 << self.wins
-        products = masks[: 1 << (self.count - 1)]
-        flips = masks[1 << (self.count - 1) :]
-        sign = [(int(last) - 2 * nu) % ring for nu in masks[0]]
-        steps: list[list[int]] = []
-        for k in range(self.count):
-            for chosen in range(1 << k):
-                of = sign if chosen == 0 else products[chosen]
-                flip = flips[len(steps)]
-                steps.append([(b - 2 * f) % ring for b, f in zip(of, flip, strict=True)])
         size = (self.group, self.vectors)
-
-        def by_pair(rows: Sequence[Sequence[int]]) -> list[Any]:
-            return [nested(row, pairs, self.vectors) for row in rows]
-
+        coefficients = nested(corrected["coefficients"], len(self.terms), self.compared)
         return {
             "r": nested(free["r"], *size),
             "s": nested(free["s"], *size),
             "q": nested(free["q"], *size) if self.labelled else None,
-            "tables": nested(corrected["tables"], self.looked_up, pairs, self.vectors),
-            "nu": by_pair(masks[:1])[0],
-            "flips": by_pair(flips),
-            "steps": by_pair(steps),
-            "chosen": [nested(table, ring, *size) for table in corrected["chosen"]],
+            "tables": self.by_pair(corrected["tables"]),
+            "coefficients": self.by_pair(coefficients),
+            "chosen": [nested(table, 1 << self.wins, *size) for table in corrected["chosen"]],
         }
+
+
+def missing_tables(secret: Sequence[list[int]], others: Sequence[Given]) -> list[list[int]]:
+    return [
+        xored([table, *(own["tables"][number] for own in others)])
+        for number, table in enumerate(secret)
+    ]
 
 
 def level(fields: Sequence[Any], keys: Sequence[bytes], index: int) -> Correction:
     shape = Level(fields)
     streams = [Stream(key, index) for key in keys]
     free = [shape.free(stream) for stream in streams]
-    flips = Stream(joint_seed(keys), index).bytes(shape.looked_up * shape.compared)
+    flips = shape.flips(Stream(joint_seed(keys), index))
     drawn = [shape.drawn(stream) for stream in streams[:-1]]
-    last = shape.correction(shape.secret(free, [byte & 1 for byte in flips]), drawn)
+    last = shape.correction(shape.secret(free, flips), drawn)
     ranks = zip(free, [*drawn, last], strict=True)
-    parts = [shape.part(own, rest, rank == len(keys) - 1) for rank, (own, rest) in enumerate(ranks)]
-    return shape.wire(last), parts
+    return shape.wire(last), [shape.part(own, rest) for own, rest in ranks]
+
+
+def prime_from(least: int) -> int:
+    return next(p for p in range(max(2, least), 252) if all(p % d for d in range(2, p)))
+
+
+def residues(stream: Stream, modulus: int, count: int) -> list[int]:
+    """Byte by byte; one that does not fit a whole number of times is skipped."""
+    found: list[int] = []
+    while len(found) < count:
+        byte = stream.bytes(1)[0]
+        if byte < 256 // modulus * modulus:
+            found.append(byte % modulus)
+    return found
+
+
+def mark(fields: Sequence[Any], keys: Sequence[bytes], index: int) -> Correction:
+    shape = Comparison(*fields)
+    p = prime_from(shape.group)
+    streams = [Stream(key, index) for key in keys]
+    r = [stream.values(shape.cells, shape.bits) for stream in streams]
+    common = Stream(joint_seed(keys), index)
+    flips = shape.flips(common)
+    units = [1 + x for x in residues(common, p - 1, shape.cells)]
+    tables, coefficients = shape.secret_of_pairs(added(r, shape.bits), flips)
+    cells = list(product(shape.pairs, range(shape.vectors)))
+    numbers = [
+        x * units[pair[side] * shape.vectors + v] % p
+        for side in range(2)
+        for of in coefficients
+        for x, (pair, v) in zip(of, cells, strict=True)
+    ] + units
+    drawn: list[Given] = [
+        {"tables": shape.drawn_tables(stream), "numbers": residues(stream, p, len(numbers))}
+        for stream in streams[:-1]
+    ]
+    rest = [
+        (x - sum(others)) % p
+        for x, *others in zip(numbers, *(own["numbers"] for own in drawn), strict=True)
+    ]
+    last: Given = {"tables": missing_tables(tables, drawn), "numbers": rest}
+    wire = shape.packed_tables(last["tables"]) + pack_planes(rest, (p - 1).bit_length())
+    terms = len(shape.terms)
+    parts = [
+        {
+            "r": nested(masks, shape.group, shape.vectors),
+            "tables": shape.by_pair(own["tables"]),
+            "coefficients": [
+                shape.by_pair(nested(own["numbers"][half:], terms, shape.compared))
+                for half in (0, terms * shape.compared)
+            ],
+            "units": nested(
+                own["numbers"][2 * terms * shape.compared :], shape.group, shape.vectors
+            ),
+        }
+        for masks, own in zip(r, [*drawn, last], strict=True)
+    ]
+    return wire, parts
 
 
 ITEMS: dict[str, Callable[[Sequence[Any], Sequence[bytes], int], Correction]] = {
     "triples": triples,
     "level": level,
+    "mark": mark,
     "rotation": rotation,
     "bit_conversion": unmasking,
 }

@@ -30,6 +30,16 @@ def deal_context(given: Given) -> Given:
     return {"context": hashlib.sha256(joined).hexdigest()}
 
 
+def stock_context(given: Given) -> Given:
+    joined = b"mpc-vote stock" + spec_digest(given["spec"])
+    # The first field of a spec, of less than 128 bytes.
+    wire = bytes.fromhex(given["spec"])
+    assert wire[0] == 0x0A
+    round_id = wire[2 : 2 + wire[1]]
+    session = "stock-" + hashlib.sha256(round_id).hexdigest()[:48]
+    return {"context": hashlib.sha256(joined).hexdigest(), "session": session}
+
+
 def count_context(given: Given) -> Given:
     joined = spec_digest(given["spec"]) + bytes.fromhex(given["drawn"])
     for agent, submission in sorted(given["contributors"]):
@@ -108,7 +118,7 @@ def deal_request(runs: Sequence[Any]) -> bytes:
 def run_message(run: Sequence[Any]) -> bytes:
     """A `DealRun`."""
     times, *items = run
-    places = {"triples": 1, "level": 2, "rotation": 3, "bit_conversion": 4}
+    places = {"triples": 1, "level": 2, "rotation": 3, "bit_conversion": 4, "mark": 8}
     message = b""
     for kind, *fields in items:
         shape = b"".join(field(place, int(value)) for place, value in enumerate(fields, start=1))
@@ -121,7 +131,7 @@ SPEC_FIELDS = [
     *("round_id", "queries_digest", "queries", "query_dtype", "query_shape", "classes", "ballot"),
     *("tau", "fraction_bits", "sigma", "roster", "quorum", "collusion", "parties", "dealer"),
     *("engine", "ring_bits", "deadline_unix_ms", "groups", "verified"),
-    *("task", "task_digest"),
+    *("task", "task_digest", "", "", "", "", "", "two_rounds"),
 ]
 SPEC_NAMES = {
     "DTYPE_FLOAT32": 1,
@@ -157,7 +167,7 @@ def parse(given: Given) -> Given:
 
 
 def seal(given: Given) -> Given:
-    """Of a spec that is valid, the bytes; and what follows without a bound of the noise."""
+    """Of a spec that is valid, the bytes; and what follows from it without the noise."""
     wire = b"".join(
         spec_field(number, name, given[name])
         for number, name in enumerate(SPEC_FIELDS, start=1)

@@ -6,14 +6,24 @@ All parties are played here at once, with each keeping to its own shares between
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import mul
 from typing import Any
 
-from tests.security.vectors.independent.ballots import noise_weights, zero_shares
-from tests.security.vectors.independent.items import Level, added, correct, xored
+from tests.security.vectors.independent.ballots import zero_shares
+from tests.security.vectors.independent.items import (
+    Comparison,
+    Level,
+    added,
+    correct,
+    prime_from,
+    residues,
+    xored,
+)
 from tests.security.vectors.independent.streams import (
     Given,
     Stream,
     from_hex,
+    joint_seed,
     pack,
     pack_planes,
     unpack,
@@ -73,21 +83,13 @@ def cut(vectors: Sequence[int], groups: int) -> ByRank:
     return [list(vectors[n * rows : (n + 1) * rows]) for n in range(groups)]
 
 
-class Contest:
-    """One level, from shares of totals and labels by rank, place and vector."""
+class Compared:
+    """The two exchanges that compare all pairs; totals are by rank, place and vector."""
 
-    def __init__(self, shape: Level, parts: Sequence[Given], values: Any, labels: Any) -> None:
+    def __init__(self, shape: Comparison, parts: Sequence[Given]) -> None:
         self.shape, self.parts = shape, parts
         self.ranks = range(len(parts))
         self.exchanges: Sent = []
-        masked = [self._masked(values, "r", shape.bits)]
-        if labels is not None:
-            masked.append(self._masked(labels, "q", shape.label_bits))
-        self._send([b"".join(of) for of in zip(*(sent for sent, _ in masked), strict=True)])
-        self.opened = [opened for _, opened in masked]
-        self._look_up()
-        self._count_wins()
-        self._choose()
 
     def _send(self, payloads: Sequence[bytes]) -> None:
         self.exchanges.append([payload.hex() for payload in payloads])
@@ -106,12 +108,11 @@ class Contest:
         sent = [pack_planes(own, bits) for own in flat]
         return sent, [opened[start : start + size] for start in range(0, len(opened), size)]
 
-    def _look_up(self) -> None:
+    def _look_up(self, masked: ByRank) -> None:
         shape, ring = self.shape, 1 << self.shape.bits
         vectors = range(shape.vectors)
         self.difference = [
-            [(self.opened[0][i][v] - self.opened[0][j][v]) % ring for v in vectors]
-            for i, j in shape.pairs
+            [(masked[i][v] - masked[j][v]) % ring for v in vectors] for i, j in shape.pairs
         ]
         digits = [*shape.digits, *shape.digits[:-1]]
         looked_up = [
@@ -126,37 +127,39 @@ class Contest:
         self._send([pack(bits, 1) for bits in looked_up])
         self.bits = xored(looked_up)
 
-    def _beats(self, rank: int, pair: int, v: int) -> int:
-        """A share of [x_i >= x_j]."""
-        shape, part = self.shape, self.parts[rank]
+    def _top(self, pair: int, v: int) -> int:
+        return self.difference[pair][v] >> (self.shape.bits - 1)
+
+    def _y(self, coefficients: Any, pair: int, v: int) -> int:
+        """A share of what the top bit is flipped by, if it is 1."""
+        shape = self.shape
         bits = self.bits[pair * shape.vectors + v :: shape.compared]
-        less, equal, digits = bits[: shape.count], bits[shape.count :], shape.count
-
-        def lower(k: int, chosen: int) -> int:
-            at = (1 << k) - 1 + chosen
-            flip: int = part["flips"][at][pair][v]
-            step: int = part["steps"][at][pair][v]
-            return flip + less[k] * step
-
-        borrow = [lower(digits - 1, chosen) for chosen in range(1 << (digits - 1))]
-        for k in reversed(range(digits - 1)):
-            borrow = [
-                lower(k, chosen)
-                + (
-                    borrow[chosen] - borrow[chosen + (1 << k)]
-                    if equal[k]
-                    else borrow[chosen + (1 << k)]
-                )
-                for chosen in range(1 << k)
-            ]
-        turned: int = part["nu"][pair][v] + borrow[0]
-        if self.difference[pair][v] >> (shape.bits - 1):
-            return turned
-        return self._constant(rank) - turned
+        names = [f"a{k}" for k in range(shape.count)] + [f"e{k}" for k in range(shape.count - 1)]
+        ones = {name for name, bit in zip(names, bits, strict=True) if bit}
+        return sum(
+            of[pair][v] for of, term in zip(coefficients, shape.terms, strict=True) if term <= ones
+        )
 
     def _constant(self, rank: int) -> int:
         """A share of 1."""
         return int(rank == len(self.parts) - 1)
+
+
+class Contest(Compared):
+    """One level, from shares of totals and labels by rank, place and vector."""
+
+    shape: Level
+
+    def __init__(self, shape: Level, parts: Sequence[Given], values: Any, labels: Any) -> None:
+        super().__init__(shape, parts)
+        masked = [self._masked(values, "r", shape.bits)]
+        if labels is not None:
+            masked.append(self._masked(labels, "q", shape.label_bits))
+        self._send([b"".join(of) for of in zip(*(sent for sent, _ in masked), strict=True)])
+        self.opened = [opened for _, opened in masked]
+        self._look_up(self.opened[0])
+        self._count_wins()
+        self._choose()
 
     def _count_wins(self) -> None:
         shape = self.shape
@@ -165,9 +168,10 @@ class Contest:
             wins = [list(of) for of in part["s"]]
             for pair, (i, j) in enumerate(shape.pairs):
                 for v in range(shape.vectors):
-                    beats = self._beats(rank, pair, v)
-                    wins[i][v] += beats
-                    wins[j][v] += self._constant(rank) - beats
+                    y = self._y(part["coefficients"], pair, v)
+                    loses = self._constant(rank) - y if self._top(pair, v) else y
+                    wins[i][v] += self._constant(rank) - loses
+                    wins[j][v] += loses
             masked.append([x % (1 << shape.wins) for of in wins for x in of])
         self._send([pack_planes(own, shape.wins) for own in masked])
         self.won = added(masked, shape.wins)
@@ -192,12 +196,76 @@ class Contest:
         return found[0] if self.shape.last else i * found[0]
 
 
+class Marked(Compared):
+    """Two rounds, from shares of totals by rank, class and row; zero seeds are by rank."""
+
+    def __init__(
+        self, shape: Comparison, parts: Sequence[Given], values: Any, zero_seeds: Sequence[bytes]
+    ) -> None:
+        super().__init__(shape, parts)
+        p, cells = prime_from(shape.group), shape.cells
+        streams = [Stream(seed) for seed in zero_seeds]
+        told = [stream.bytes(32) for stream in streams]
+        sent, masked = self._masked(values, "r", shape.bits)
+        self._send([payload + own for payload, own in zip(sent, told, strict=True)])
+        self._look_up(masked)
+        units = [1 + x for x in residues(Stream(joint_seed(told)), p - 1, cells)]
+        zeros = [residues(stream, p, cells) for stream in streams]
+        self.shares = [
+            [
+                (unit * lost + zero - before) % p
+                for unit, lost, zero, before in zip(
+                    units, self._losses(part), zeros[rank], zeros[rank - 1], strict=True
+                )
+            ]
+            for rank, part in enumerate(parts)
+        ]
+        sums = [sum(of) % p for of in zip(*self.shares, strict=True)]
+        rows = [sums[v :: shape.vectors] for v in range(shape.vectors)]
+        assert all(row.count(0) == 1 for row in rows)
+        self.labels = [row.index(0) for row in rows]
+
+    def _losses(self, part: Given) -> list[int]:
+        """Shares of each class's losses times its unit, class by class."""
+        shape, units = self.shape, part["units"]
+        lost = [[0] * shape.vectors for _ in range(shape.group)]
+        for pair, contestants in enumerate(shape.pairs):
+            for v in range(shape.vectors):
+                for side, i in enumerate(contestants):
+                    y = self._y(part["coefficients"][side], pair, v)
+                    # The first loses where this bit xor y is 1, the second where it is 0.
+                    bit = self._top(pair, v) ^ side
+                    lost[i][v] += units[i][v] - y if bit else y
+        return [x for of in lost for x in of]
+
+
+def marks(given: Given) -> Given:
+    keys, classes = from_hex(given["keys"]), given["classes"]
+    rows = len(given["totals"][0])
+    totals = [[[row[c] for row in own] for c in range(classes)] for own in given["totals"]]
+    shape = [rows, classes, given["bits"]]
+    parts = correct(["mark", *shape], keys, 0)[1]
+    contest = Marked(Comparison(*shape), parts, totals, from_hex(given["zero_seeds"]))
+    by_row = [
+        [own[c * rows + r] for r in range(rows) for c in range(classes)] for own in contest.shares
+    ]
+    bits = (prime_from(classes) - 1).bit_length()
+    return {
+        "exchanges": contest.exchanges,
+        "label_shares": [pack_planes(own, bits).hex() for own in by_row],
+        "labels": contest.labels,
+    }
+
+
 def count(given: Given) -> Given:
     keys, bits, queries = from_hex(given["keys"]), given["bits"], given["queries"]
     layouts = [Bits(layout, queries) for layout in given["layouts"]]
     pointer_bits = layouts[0].pointer_bits
     pointers = sum(queries * of.pointers for of in layouts)
-    flags = sum(queries * of.flags for of in layouts)
+    weights = [weight for weight, number in given["law"] for _ in range(number)]
+    classes = given["layouts"][0]["classes"]
+    coins = queries * classes * len(weights)
+    flags = sum(queries * of.flags for of in layouts) + coins
     parts = correct(["bit_conversion", pointers, pointer_bits, flags, bits], keys, 0)[1]
     masked: list[tuple[list[int], list[int]]] = []
     for rank, part in enumerate(parts):
@@ -207,6 +275,7 @@ def count(given: Given) -> Given:
         ]
         own_pointers = [p for agent, _ in read for p in agent]
         own_flags = [f for _, agent in read for f in agent]
+        own_flags += Stream(bytes.fromhex(given["coins"][rank])).bits(coins)
         masked.append(
             (xored([own_pointers, part["pointer_masks"]]), xored([own_flags, part["flag_masks"]]))
         )
@@ -225,12 +294,16 @@ def count(given: Given) -> Given:
             one - share if seen else share
             for share, seen in zip(part["flags"], opened_flags, strict=True)
         ]
-        total = [0] * (queries * given["layouts"][0]["classes"])
+        tossed = values[flags - coins :]
+        total = [
+            sum(map(mul, weights, tossed[cell * len(weights) :])) - one * sum(weights) // 2
+            for cell in range(queries * classes)
+        ]
         for of, agent in zip(layouts, given["shares"], strict=True):
             own_units, units = units[: queries * of.pointers], units[queries * of.pointers :]
             own_values, values = values[: queries * of.flags], values[queries * of.flags :]
             if agent is not None:
-                row = of.cells(own_units, own_values, one)
+                row = of.cells(own_units, own_values)
                 total = [(a + b) % (1 << bits) for a, b in zip(total, row, strict=True)]
         totals.append(total)
     exchanges = [[payload.hex() for payload in sent]]
@@ -242,12 +315,10 @@ class Bits:
 
     def __init__(self, layout: Given, queries: int) -> None:
         self.queries, self.classes, self.unit = queries, layout["classes"], layout["unit"]
-        self.attributes, self.bound = layout["attributes"], layout["bound"]
-        self.weights = noise_weights(self.bound)
+        self.attributes = layout["attributes"]
         self.pointers = 0 if self.attributes else layout["votes"]
         self.pointer_bits = 0 if self.attributes else self.classes.bit_length()
-        self.votes = self.classes if self.attributes else 0
-        self.flags = self.votes + self.classes * len(self.weights)
+        self.flags = self.classes if self.attributes else 0
         self.size = self.pointers * self.pointer_bits + self.flags
 
     def read(self, share: Given | None) -> tuple[list[int], list[int]]:
@@ -270,7 +341,7 @@ class Bits:
             return Stream(bytes.fromhex(share["seed"])).bits(count)
         return unpack(bytes.fromhex(share["packed"]), 1, count)
 
-    def cells(self, units: ByRank, flags: list[int], one: int) -> list[int]:
+    def cells(self, units: ByRank, flags: list[int]) -> list[int]:
         """Shares of the agent's numbers, (queries, classes)."""
         cells = []
         for query in range(self.queries):
@@ -278,7 +349,5 @@ class Bits:
             cast = units[query * self.pointers : (query + 1) * self.pointers]
             for c in range(self.classes):
                 votes = own[c] if self.attributes else sum(unit[c] for unit in cast)
-                start = self.votes + c * len(self.weights)
-                noise = sum(w * f for w, f in zip(self.weights, own[start:], strict=False))
-                cells.append(self.unit * votes + noise - one * self.bound)
+                cells.append(self.unit * votes)
         return cells

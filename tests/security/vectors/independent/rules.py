@@ -29,7 +29,7 @@ RULES: dict[str, dict[str, Callable[[Given], Given]]] = {
         "copy": sessions.copy,
     },
     "corrections": {"correct": items.corrected, "expand_last": items.expand_last},
-    "parties": {"argmax": parties.argmax, "count": parties.count},
+    "parties": {"argmax": parties.argmax, "marks": parties.marks, "count": parties.count},
     "ballots": {
         "one_hot": ballots.one_hot,
         "knn_frequency": ballots.knn_frequency,
@@ -37,9 +37,11 @@ RULES: dict[str, dict[str, Callable[[Given], Given]]] = {
         "multi_label": ballots.multi_label,
     },
     "encoding": {"encode": ballots.encode},
+    "coins": {"law": ballots.law},
     "spec": {"seal": messages.seal, "parse": messages.parse},
     "contexts": {
         "deal_context": messages.deal_context,
+        "stock_context": messages.stock_context,
         "count_context": messages.count_context,
         "task": messages.task,
         "queries": messages.queries,

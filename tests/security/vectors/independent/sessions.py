@@ -71,13 +71,20 @@ def item_fits(kind: str, *fields: int) -> bool:
         return fields[0] in (1, 2, 3) and 1 <= fields[1] <= 1 << 24
     if kind == "level":
         vectors, group, bits, label_bits, *_ = fields
-        fits = 2 <= group <= 256 and 13 <= bits <= 31 and 1 <= label_bits <= 64
+        fits = 2 <= group <= 256 and 3 <= bits <= 31 and 1 <= label_bits <= 64
         return fits and 1 <= vectors * group * (group - 1) // 2 <= 1 << 16
+    if kind == "mark":
+        vectors, group, bits = fields
+        return (
+            2 <= group <= 251
+            and 3 <= bits <= 31
+            and 1 <= vectors * group * (group - 1) // 2 <= 1 << 16
+        )
     if kind == "rotation":
         rows, classes = fields
         return 2 <= classes <= 1000 and 1 <= rows << (classes - 1).bit_length() <= 1 << 24
     pointers, pointer_bits, flags, bits = fields
-    fits = pointer_bits <= 10 and 13 <= bits <= 64
+    fits = pointer_bits <= 10 and 3 <= bits <= 64
     return fits and 1 <= (pointers << pointer_bits) + flags <= 1 << 26
 
 

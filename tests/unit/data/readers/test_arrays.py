@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +93,19 @@ def test_objects_are_not_loaded_nor_is_it_advised(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="not a whole file of numpy's arrays") as told:
             read_inputs(tmp_path / name, VECTOR)
         assert "pickle" not in str(told.value)
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.npz"])
+def test_rows_that_take_no_room_are_refused(name: str, tmp_path: Path) -> None:
+    """Else a file of a few bytes would have a list of as many texts as it likes."""
+    array = io.BytesIO()
+    head = {"descr": "<U0", "fortran_order": False, "shape": (3,)}
+    np.lib.format.write_array_header_1_0(array, head)
+    (tmp_path / "a.npy").write_bytes(array.getvalue())
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("x.npy", array.getvalue())
+    with pytest.raises(ValueError, match="not a whole file of numpy's arrays"):
+        read_inputs(tmp_path / name, TEXT, bad_rows="skip")
 
 
 def test_a_single_array_without_a_task_has_no_labels(tmp_path: Path) -> None:

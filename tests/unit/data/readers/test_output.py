@@ -33,6 +33,12 @@ def test_a_csv_gets_one_column_more_and_keeps_its_cells(tmp_path: Path) -> None:
         ]
 
 
+def test_a_csv_with_semicolons_keeps_them(tmp_path: Path) -> None:
+    path = written(tmp_path / "in.csv", "age;sex;ward\n50;Male;1\n")
+    write_labelled(tmp_path / "out.csv", read_inputs(path, TABLE), ["yes"])
+    assert (tmp_path / "out.csv").read_text() == "age;sex;ward;died\n50;Male;1;yes\n"
+
+
 def test_what_was_written_can_be_read_as_labelled_data(tmp_path: Path) -> None:
     from mpc_vote.data.readers import read_labelled
 

@@ -95,6 +95,23 @@ def test_a_broken_picture_is_a_bad_row_by_its_name(tmp_path: Path) -> None:
     assert len(read_labelled(tmp_path, COLOUR, bad_rows="skip")) == 1
 
 
+def test_no_program_is_run_for_what_is_called_a_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ghostscript = tmp_path / "bin" / "gs"
+    ghostscript.parent.mkdir()
+    ghostscript.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    ghostscript.chmod(0o755)
+    monkeypatch.setenv("PATH", str(ghostscript.parent), prepend=":")
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)
+    script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
+    (tmp_path / "queries").mkdir()
+    (tmp_path / "queries" / "a.png").write_bytes(script)
+    with pytest.raises(BadRowsError, match=r"a\.png: not a picture that can be read"):
+        read_inputs(tmp_path / "queries", COLOUR)
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_folder_of_an_unknown_class_makes_bad_rows(tmp_path: Path) -> None:
     picture(tmp_path / "car" / "a.png")
     picture(tmp_path / "mug" / "a.png")

@@ -43,6 +43,8 @@ def columns(path: Path) -> dict[str, list[Any]]:
         lambda text: text.replace("\n", "\n\n"),
         lambda text: text.replace("Male", '"Male"').replace("age", '"age"'),
         lambda text: text.replace(",Male", ", Male ").replace("50", " 50 "),
+        lambda text: text.replace(",", ";"),
+        lambda text: "\ufeff" + text.replace(",", ";").replace("Male", '"Male"'),
     ],
 )
 def test_a_table_is_the_same_however_it_was_saved(
@@ -54,6 +56,13 @@ def test_a_table_is_the_same_however_it_was_saved(
     assert (data.name, data.classes, data.y.tolist()) == ("clinic", 2, [1, 0])
     assert data.x.dtype == np.float32
     assert data.x.tolist() == [[50, 1, 2, 1], [61.5, 1, 1, 2]]
+
+
+@pytest.mark.parametrize("cell", ["61,5", "-0,25", "1.234,5"])
+def test_a_decimal_comma_is_refused_with_the_mend(cell: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", f"pid;age;sex;ward;died\na;{cell};Male;1;yes\n")
+    with pytest.raises(BadRowsError, match=r"line 2: age .* is no number: write a point"):
+        read_labelled(path, TABLE)
 
 
 def test_columns_go_by_their_names_not_their_places(tmp_path: Path) -> None:
@@ -159,9 +168,10 @@ def test_labels_of_queries_are_not_looked_at(tmp_path: Path) -> None:
         ("", "it is empty"),
         ("\n \n", "it is empty"),
         (HEADER, "there is no row that can be used"),
-        ("pid;age;sex;ward;died\na;1;Male;1;no\n", "semicolons.*save it with commas instead"),
+        ("pid|age|sex|ward|died\na|1|Male|1|no\n", "bars.*save it with commas instead"),
         ("pid\tage\tsex\na\t1\tMale\n", "tabs.*save it with commas instead or name it .tsv"),
         ("Age,sex,died,ward\n1,Male,no,1\n", "lacks the task's column 'age' .is it 'Age'?."),
+        ("sex,wages,died\nMale,1,no\n", "columns 'age', 'ward'; it has 'wages', 'died' besides"),
         ("sex,died,ord\nMale,no,1\n", "columns 'age', 'ward'.*it has 'died', 'ord' besides"),
         (HEADER.replace("pid", "age"), "two columns have the name 'age': rename or remove one"),
         (HEADER.replace("pid", ""), "column 1 has no name in the first line"),

@@ -9,7 +9,7 @@ from mpc_vote.data.embedded import load_embedded
 from mpc_vote.learning.features.maps import strokes
 from mpc_vote.learning.query_selection import representatives
 from mpc_vote.learning.students import StudentOptions, chooser
-from mpc_vote.learning.students.chooser import Chooser, Trial, try_out, weigh
+from mpc_vote.learning.students.chooser import Chooser, Trial, head_starts, try_out, weigh
 from mpc_vote.learning.students.lesson import Lesson, PublicPoints
 
 
@@ -18,9 +18,9 @@ def _trial(rate: float, seed: int, labels: int = 400) -> Trial:
     return Trial(guessed, np.ones(labels))
 
 
-def _lesson(points: int, labels: int, shape: tuple[int, ...] = (4,)) -> Lesson:
+def _lesson(points: int, labels: int, shape: tuple[int, ...] = (4,), classes: int = 2) -> Lesson:
     x = np.random.default_rng(0).normal(size=(points, *shape)).astype(np.float32)
-    return Lesson(PublicPoints(x), np.arange(labels), np.arange(labels) % 2, 2)
+    return Lesson(PublicPoints(x), np.arange(labels), np.arange(labels) % classes, classes)
 
 
 def _xor(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -43,7 +43,7 @@ def test_who_is_clearly_behind_has_no_say() -> None:
 
 
 def test_those_that_can_not_be_told_apart_decide_together() -> None:
-    lesson, best = _lesson(100, 50), _trial(0.8, 0)
+    lesson, best = _lesson(400, 400), _trial(0.8, 0)
     assert weigh(lesson, {"linear": best, "propagation": best}) == {
         "linear": 0.5,
         "propagation": 0.5,
@@ -51,7 +51,9 @@ def test_those_that_can_not_be_told_apart_decide_together() -> None:
     guessed = best.guessed.copy()
     guessed[np.flatnonzero(guessed)[:3]] = 0  # 1.7 standard errors
     weights = weigh(lesson, {"linear": Trial(guessed, best.tried), "prototypes": best})
-    assert weights["linear"] == pytest.approx(np.exp(-1.5) * weights["prototypes"], rel=0.02)
+    assert weights["linear"] == pytest.approx(
+        np.exp(-9 / 3.25 / 2) * weights["prototypes"], rel=0.02
+    )
     assert sum(weights.values()) == pytest.approx(1)
 
 
@@ -82,8 +84,39 @@ def test_students_are_compared_on_labels_that_both_were_tried_on() -> None:
     other = Trial(np.array([2.0, 2.0, 2.0, 0.0, 2.0]), np.full(5, 2.0))
     assert some.agreement == 1.0
     assert other.agreement == 0.8
-    assert some.beats(other) == pytest.approx(1 / 3 / (np.std([0, 1, 0]) / np.sqrt(3)))
+    error = np.hypot(np.std([0, 1, 0]) / np.sqrt(3), 0.5 / 3)
+    assert some.beats(other) == pytest.approx(1 / 3 / error)
+    assert some.beats(other, lead=0.5) == pytest.approx((1 / 3 + 0.5) / error)
     assert some.beats(some) == 0
+
+
+def test_three_labels_a_class_trust_those_that_learn_from_all_points() -> None:
+    """One of thirty labels more is no evidence against what is true of most tasks."""
+    plain = Trial((np.arange(30) > 1).astype(np.float64), np.ones(30))
+    spread = Trial((np.arange(30) > 2).astype(np.float64), np.ones(30))
+    trials = {"linear": plain, "propagation": spread, "prototypes": spread}
+    few = weigh(_lesson(3000, 30, classes=10), trials)
+    assert few == {"propagation": 0.5, "prototypes": 0.5}
+    many = weigh(_lesson(3000, 30, classes=2), trials)
+    assert max(many, key=lambda name: many[name]) == "linear"
+    none_unlabelled = weigh(_lesson(30, 30, classes=10), trials)
+    assert max(none_unlabelled, key=lambda name: none_unlabelled[name]) == "linear"
+
+
+def test_a_head_start_is_for_students_that_guess_well_and_fades_with_labels() -> None:
+    trials = {"linear": _trial(0.9, 0), "propagation": _trial(0.9, 0), "prototypes": _trial(0.3, 0)}
+    at_three = head_starts(_lesson(3000, 30, classes=10), trials)
+    assert at_three["linear"] == 0
+    assert at_three["propagation"] > 0.1 > 0.02 > at_three["prototypes"] > 0
+    at_six = head_starts(_lesson(6000, 60, classes=10), trials)
+    assert at_six["propagation"] == pytest.approx(at_three["propagation"] / 4)
+    assert head_starts(_lesson(30, 30, classes=10), trials)["propagation"] == 0
+
+
+def test_students_that_guess_the_same_labels_decide_together_however_small_a_head_start() -> None:
+    all_right = Trial(np.ones(200), np.ones(200))
+    weights = weigh(_lesson(1000, 200), {"linear": all_right, "propagation": all_right})
+    assert weights["linear"] > 0.45
 
 
 def test_a_student_is_never_shown_the_label_that_it_guesses() -> None:

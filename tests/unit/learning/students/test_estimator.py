@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.torch import load_file
+import torch
+from safetensors.torch import load_file, save_file
 
 from mpc_vote.learning.students import StudentOptions, load_model
 from mpc_vote.learning.students.estimator import EstimatorModel, from_estimator
@@ -66,6 +69,25 @@ def test_types_that_are_not_trusted_are_not_built(tmp_path: Path) -> None:
             read(tmp_path / "model")
     again = from_estimator(forest, trusted=[TREE]).load(tmp_path / "model")
     assert np.array_equal(again.scores(x), model.scores(x))
+
+
+def test_an_estimator_that_unpacks_to_more_than_its_file_is_refused(tmp_path: Path) -> None:
+    """Else a file of a megabyte would take a gigabyte of whoever fetched it."""
+    model = from_estimator(linear_model.LogisticRegression()).train(
+        *_task(100, 0), None, StudentOptions(3)
+    )
+    model.save(tmp_path / "model", {})
+    arrays, packed = load_file(tmp_path / "model"), io.BytesIO()
+    plain = zipfile.ZipFile(io.BytesIO(arrays["estimator"].numpy().tobytes()))
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in plain.namelist():
+            archive.writestr(name, plain.read(name))
+        archive.writestr("more.npy", bytes(1 << 20))
+    arrays["estimator"] = torch.frombuffer(bytearray(packed.getvalue()), dtype=torch.uint8)
+    own = {"reader": "estimator", "features": "", "shape": "[6]", "classes": "3"}
+    save_file(arrays, tmp_path / "model", {f"mpc_vote.{key}": own[key] for key in own})
+    with pytest.raises(ValueError, match="would take more memory"):
+        load_model(tmp_path / "model")
 
 
 def test_what_gives_no_chances_is_refused_at_once() -> None:

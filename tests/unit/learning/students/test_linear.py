@@ -85,7 +85,9 @@ def test_a_file_with_wrong_arrays_is_refused(
         LinearModel.load(path)
 
 
-@pytest.mark.parametrize("shape", ["", "[]", "[0]", "{}", "[9999999999]", '["a"]', "3"])
+@pytest.mark.parametrize(
+    "shape", ["", "[]", "[0]", "{}", "[9999999999]", '["a"]', "3", f"[{'1, ' * 9}2]"]
+)
 def test_a_file_with_an_impossible_shape_is_refused(shape: str, tmp_path: Path) -> None:
     path = tmp_path / "model"
     Linear.train(*_task(40, 0), None, StudentOptions(2)).save(path, {})

@@ -144,6 +144,14 @@ def test_wrong_arrays_are_refused(
         Student.load(path)
 
 
+def test_a_small_file_takes_no_memory_for_the_large_network_that_it_names(tmp_path: Path) -> None:
+    """Its arrays would take 64 GiB, and are not there."""
+    large = Architecture("mlp", (1 << 22,), 2, 1 << 12).to_json()
+    save_file({"mean": torch.zeros(1)}, tmp_path / "m", {"mpc_vote.architecture": large})
+    with pytest.raises(ValueError, match="arrays do not fit the architecture"):
+        Student.load(tmp_path / "m")
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -155,6 +163,7 @@ def test_wrong_arrays_are_refused(
         '{"kind": "mlp", "shape": [3], "classes": 1, "width": 8}',
         '{"kind": "mlp", "shape": [3], "classes": 3, "width": 1e9}',
         '{"kind": "mlp", "shape": [99999999], "classes": 3, "width": 8}',
+        '{"kind": "mlp", "shape": [1, 1, 1, 1, 1, 1, 1, 1, 3], "classes": 3, "width": 8}',
         '{"kind": "rnn", "shape": [3], "classes": 3, "width": 8}',
         '{"kind": "cnn", "shape": [3], "classes": 3, "width": 8}',
     ],

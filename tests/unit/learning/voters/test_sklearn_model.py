@@ -79,6 +79,15 @@ def test_columns_by_name_say_that_pandas_is_missing(tmp_path: Path) -> None:
     assert "pip install pandas, or leave --inputs at features" in done.stderr
 
 
+def test_that_pandas_is_missing_is_told_before_types_are_to_be_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    model = make_pipeline(FunctionTransformer(np.nan_to_num), LogisticRegression())
+    with pytest.raises(ValueError, match="pip install pandas"):
+        voter(tmp_path / "m.skops", model, TABLE, inputs=ModelInputs.RAW)
+
+
 def test_columns_by_name_come_as_a_data_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=lambda columns: columns))
     assert _frame()({"age": [1.0, None]}) == {"age": [1.0, None]}

@@ -2,9 +2,9 @@
 
 The party of lower rank dials (`LinkPool`), the other answers (`LinkServer`). Either end reads from
 the other's certificate who it is, refuses who is not of the committee, and ends links whose peer's
-certificate has expired or been revoked since; a party whose own certificate was replaced dials with
-the new one from then on. What a peer can have this party keep is bounded: links, the hello that
-waits on each, and how long it waits.
+certificate has expired or been revoked since. A party whose own certificate was replaced dials with
+the new one from then on, and asks peers that dialled it before for new links. What a peer can have
+this party keep is bounded: links, the hello that waits on each, and how long it waits.
 """
 
 from __future__ import annotations
@@ -105,6 +105,10 @@ class _Links:
         """All links that there are."""
         raise NotImplementedError
 
+    def _tidy(self) -> None:
+        """Puts links out of use, between sessions, that were made with an older certificate."""
+        raise NotImplementedError
+
     def _newest(self) -> ssl.SSLContext:
         """TLS with the newest certificate."""
         newest = self.credentials.newest()
@@ -120,6 +124,7 @@ class _Links:
     async def _watch(self) -> None:
         """Ends links whose peer's certificate is no longer good, also of sessions under way."""
         while True:
+            self._tidy()
             for one in self.open():
                 error = objection(self.credentials, one.certificate)
                 if error is not None and not one.closed:
@@ -184,15 +189,24 @@ class LinkPool(_Links):
         return min(seconds)
 
     async def _take(self) -> Link:
-        newest = self.credentials.newest()
         while self._idle:
             kept = self._idle.pop()
-            like_new = self._links[kept].connects_like(newest)
-            if like_new and kept.idle and objection(newest, kept.certificate) is None:
+            if self._is_usable(kept):
                 return kept
             self._drop(kept)
         async with asyncio.timeout(_HANDSHAKE_SECONDS):
             return await self._dial()
+
+    def _is_usable(self, kept: Link) -> bool:
+        newest = self.credentials.newest()
+        like_new = self._links[kept].connects_like(newest)
+        # One that is not idle was left by the peer, or retired.
+        return like_new and kept.idle and objection(newest, kept.certificate) is None
+
+    def _tidy(self) -> None:
+        for kept in [kept for kept in self._idle if not self._is_usable(kept)]:
+            self._idle.remove(kept)
+            self._drop(kept)
 
     async def _dial(self) -> Link:
         context, used = self._newest(), self._used
@@ -228,6 +242,9 @@ class LinkPool(_Links):
             self._keep(given)
 
     def _keep(self, given: Link) -> None:
+        if given.retired:
+            self._drop(given)
+            return
         self._idle.append(given)
         while len(self._idle) > _IDLE_LINKS:
             self._drop(self._idle.pop(0))
@@ -284,6 +301,8 @@ class LinkServer(_Links):
         self._peers = peers
         self._shaking: dict[Link, None] = {}
         self._links: dict[str, set[Link]] = defaultdict(set)
+        # Those that no session has, with the credentials that each was made with.
+        self._free: dict[Link, Credentials] = {}
         self._waiting: dict[tuple[str, str], asyncio.Future[_Arrival]] = {}
 
     @property
@@ -361,9 +380,10 @@ class LinkServer(_Links):
             del self._shaking[oldest]
             oldest.close()
         self._shaking[taken] = None
+        context, used = self._newest(), self._used
         try:
             async with asyncio.timeout(_HANDSHAKE_SECONDS):
-                await taken.shake(self._newest())
+                await taken.shake(context)
         except (LinkError, TimeoutError) as error:
             log.info("a link was not made: %s", str(error) or "it took too long")
             taken.close()
@@ -375,7 +395,7 @@ class LinkServer(_Links):
             peer = self._admit(taken)
             self._links[peer].add(taken)
             while True:
-                await self._answer(taken, peer)
+                await self._answer(taken, peer, used)
         except VoteError as error:
             log.info("refused: %s: %s", error.name, error.message)
             await taken.refuse(error)
@@ -405,9 +425,20 @@ class LinkServer(_Links):
             raise VoteError(ErrorKind.SERVICE_BUSY, got=_MAX_LINKS, retry_after=5.0)
         return peer.name
 
-    async def _answer(self, taken: Link, peer: str) -> None:
+    def _tidy(self) -> None:
+        for taken, used in self._free.items():
+            if not used.connects_like(self.credentials.newest()):
+                taken.retire()
+
+    async def _answer(self, taken: Link, peer: str, used: Credentials) -> None:
         """The next frame of a link that no session has, and the session that it begins."""
-        frame = await taken.receive()
+        self._free[taken] = used
+        try:
+            # At once: the link of a busy peer may never be free for long.
+            self._tidy()
+            frame = await taken.receive()
+        finally:
+            del self._free[taken]
         if frame.kind is Kind.PING:
             async with asyncio.timeout(_PROBE_SECONDS):
                 await taken.send(frames.PONG)

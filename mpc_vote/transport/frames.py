@@ -31,6 +31,9 @@ class Kind(enum.IntEnum):
     END = 5
     # Nothing follows on this link at all: a serialised Status says why.
     ERROR = 6
+    # Whoever sends it has a new certificate: the next session should have a new link. One that has
+    # begun meanwhile goes on.
+    LAST = 7
 
 
 # An error names causes in words; a hello has names and digests only.
@@ -42,6 +45,7 @@ _LIMITS: Mapping[Kind, int] = {
     Kind.HELLO: MAX_HELLO_BYTES,
     Kind.END: 0,
     Kind.ERROR: MAX_ERROR_BYTES,
+    Kind.LAST: 0,
 }
 
 
@@ -82,4 +86,4 @@ def encode(kind: Kind, content: bytes = b"", number: int = 0) -> bytes:
     return bytes(Header(kind, number, len(content))) + content
 
 
-PING, PONG, END = encode(Kind.PING), encode(Kind.PONG), encode(Kind.END)
+PING, PONG, END, LAST = map(encode, (Kind.PING, Kind.PONG, Kind.END, Kind.LAST))

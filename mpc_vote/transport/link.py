@@ -68,6 +68,9 @@ class Link:
         self._users = 0
         self._watching: Callable[[], None] | None = None
         self.closed = False
+        # Whether the peer would rather have another link for the next session.
+        self.retired = False
+        self._retiring = False
         # Why this end has closed it, for a session that was using it.
         self.objection = ""
         # Whom the peer's certificate names, and how long it is good.
@@ -108,7 +111,25 @@ class Link:
         """The next frame; a payload only of this many bytes."""
         with self.used(), failing():
             header = Header.parse(await self._read(HEADER_BYTES), payload)
+            if header.kind is Kind.LAST and not self.retired:
+                self.retired = True
+                header = Header.parse(await self._read(HEADER_BYTES), payload)
             return Frame(header.kind, await self._read(header.length), header.number)
+
+    def retire(self) -> None:
+        """Asks the peer, once, for another link for the next session. Only while no session has
+        this one; does not wait, and ends a link that does not take it."""
+        if self._retiring or self.closed:
+            return
+        self._retiring = True
+        try:
+            with self.used(), failing():
+                self._tls.write(frames.LAST)
+                encrypted = self._outgoing.read()
+                if self._socket.send(encrypted) < len(encrypted):
+                    self.close()
+        except (LinkError, BlockingIOError):
+            self.close()
 
     async def refuse(self, error: VoteError) -> None:
         """Tells the peer why, and ends the link."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime as dt
 import socket
 import ssl
 import struct
@@ -17,6 +18,7 @@ from aggregator.party.links import Lease, LinkServer
 from aggregator.party.peers import PeerChannel
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.mpc.cut_and_choose import DIGEST_BYTES
+from mpc_vote.pki.identity import Credentials, Identity, Role
 from mpc_vote.proto.mpcvote.v1 import party_pb2
 from mpc_vote.transport import frames
 from mpc_vote.transport.frames import HEADER_BYTES, MAX_HELLO_BYTES, Kind
@@ -30,6 +32,8 @@ _SEED = bytes(range(32))
 _CONTEXT = bytes(32)
 _PAYLOAD = b"a payload"
 _SECONDS = 0.02
+_ALWAYS = (dt.datetime.min.replace(tzinfo=dt.UTC), dt.datetime.max.replace(tzinfo=dt.UTC))
+_CREDENTIALS = Credentials(Identity(Role.PARTY, "party-1"), *_ALWAYS, b"", b"", b"")
 
 
 class _Plain:
@@ -135,6 +139,7 @@ def link_seeds() -> list[bytes]:
     error = VoteError(ErrorKind.SERVICE_BUSY, got=1).to_status().SerializeToString()
     return [
         frames.PING + _hello() + payload + frames.END + frames.PING,
+        frames.LAST + _hello() + payload + frames.END + frames.LAST,
         _hello() + frames.encode(Kind.ERROR, error),
         _hello() + frames.END,
         _hello("another") + payload,
@@ -149,13 +154,14 @@ def open_links(run: Callable[[Any], str]) -> Iterator[Callable[[bytes], str]]:
         server = cast(Any, LinkServer.__new__(LinkServer))
         server._links, server._waiting = {_PEER: set()}, {}
         server._peers, server._shaking, server._tasks = [_PEER], {}, set()
+        server._free, server.credentials = {}, _CREDENTIALS
         own, far = socket.socketpair()
         link = plain_link(own)
 
         async def serve() -> str:
             try:
                 while True:
-                    await server._answer(link, _PEER)
+                    await server._answer(link, _PEER, _CREDENTIALS)
             except VoteError as error:
                 await link.refuse(error)
                 return error.name

@@ -1035,6 +1035,11 @@ SERVICES = [
     Target("coordinator", opened(_coordinator), coordinator_seeds, of_scripts(*_COORDINATOR_TYPES)),
     Target("enrolment", opened(_enrolment), enrolment_seeds, of_scripts(*map(type_of, _ENROLMENT))),
     Target("agent", opened(_agent), _agent_seeds, _mutate_agent),
-    Target("links", links.opened(Loop), links.link_seeds, of_bytes((frames.PING, frames.END))),
+    Target(
+        "links",
+        links.opened(Loop),
+        links.link_seeds,
+        of_bytes((frames.PING, frames.END, frames.LAST)),
+    ),
     Target("client", opened(_client), _client_seeds, of_scripts(*_CLIENT_TYPES)),
 ]

@@ -379,6 +379,66 @@ async def test_links_follow_certificates_that_are_replaced(own_certificates: Cer
                 await asyncio.sleep(0.1)
 
 
+async def test_a_replaced_certificate_ends_links_between_sessions_and_no_session(
+    own_certificates: Certificates,
+) -> None:
+    """Of the end that was dialled: the other can't see that its links are made with an old one.
+
+    A session that has begun meanwhile goes on, and the next one has a new link.
+    """
+    certificates = own_certificates
+    async with (
+        answering(certificates, "party-1", ["party-0"]) as server,
+        pool_to(certificates, server) as pool,
+    ):
+
+        async def session(name: str) -> tuple[PeerChannel, PeerChannel]:
+            first = PeerChannel.open(name, CONTEXT, PAIR, 0, {"party-1": pool}, server, SECONDS)
+            return await asyncio.gather(first, second(server, name))
+
+        async def exchange_and_finish(channels: tuple[PeerChannel, PeerChannel]) -> None:
+            await in_threads(*(functools.partial(c.exchange, b"word") for c in channels))
+            await asyncio.gather(*(channel.finish() for channel in channels))
+
+        def used(channels: tuple[PeerChannel, PeerChannel]) -> Link:
+            return channels[0]._leases[1].link
+
+        idle, busy = await session("idle"), await session("busy")
+        await exchange_and_finish(idle)
+        await until(lambda: pool._idle == [used(idle)], "it is kept")
+        certificates.renew("party-1")
+        await until(lambda: used(idle) not in pool.open(), "the idle link is dropped")
+        assert pool.open() == [used(busy)] and not used(busy).closed
+        await exchange_and_finish(busy)
+        await until(lambda: not pool.open(), "it is not used again")
+        after = await session("after")
+        old, new = used(busy).certificate, used(after).certificate
+        assert old is not None and new is not None and new.serials != old.serials
+        await exchange_and_finish(after)
+
+
+async def test_a_session_that_begins_while_its_link_is_retired_goes_on(
+    certificates: Certificates, server: LinkServer
+) -> None:
+    """Word of it and the hello may pass each other on the way."""
+    async with pool_to(certificates, server) as pool:
+        await pool.ping()
+        (answered,), (dialling,) = server.open(), pool.open()
+
+        async def lease() -> PeerChannel:
+            parties = {"party-1": pool}
+            return await PeerChannel.open("s", CONTEXT, PAIR, 0, parties, server, SECONDS)
+
+        opening = asyncio.create_task(lease())
+        await until(lambda: not pool._idle, "the link is taken")
+        answered.retire()
+        channels = await asyncio.gather(opening, second(server))
+        assert dialling.retired and channels[0]._leases[1].link is dialling
+        await in_threads(*(functools.partial(c.exchange, b"word") for c in channels))
+        await asyncio.gather(*(channel.finish() for channel in channels))
+        await until(lambda: not pool.open(), "it is not used again")
+
+
 # What a peer can't have this party keep
 
 
@@ -492,8 +552,15 @@ LARGE = frames.encode(Kind.HELLO, bytes(frames.MAX_HELLO_BYTES + 1))
 
 @pytest.mark.parametrize(
     "sent",
-    [LARGE, frames.encode(Kind.PAYLOAD, b"x"), frames.END, bytes(9), b"\xff" * 64],
-    ids=["a long hello", "a payload", "an end", "zeros", "ones"],
+    [
+        LARGE,
+        frames.encode(Kind.PAYLOAD, b"x"),
+        frames.END,
+        2 * frames.LAST,
+        bytes(9),
+        b"\xff" * 64,
+    ],
+    ids=["a long hello", "a payload", "an end", "two retirements", "zeros", "ones"],
 )
 async def test_what_may_not_come_outside_a_session_ends_the_link(
     certificates: Certificates, server: LinkServer, sent: bytes
@@ -524,6 +591,7 @@ IN_EXCHANGE = {
     "a ping": (frames.PING, ErrorKind.COMMITTEE_DISAGREES),
     "a hello": (hello("s"), ErrorKind.COMMITTEE_DISAGREES),
     "no frame": (b"\xff" * 64, ErrorKind.COMMITTEE_DISAGREES),
+    "its retirement": (frames.LAST, ErrorKind.COMMITTEE_DISAGREES),
     "its end": (frames.END, ErrorKind.PARTY_UNREACHABLE),
     "an error": (
         frames.encode(Kind.ERROR, LIE.to_status().SerializeToString()),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from mpc_vote.transport.frames import (
     END,
     HEADER_BYTES,
+    LAST,
     MAX_ERROR_BYTES,
     MAX_HELLO_BYTES,
     PING,
@@ -22,10 +23,11 @@ from mpc_vote.transport.frames import (
 
 def test_a_frame_is_kind_number_length_and_content() -> None:
     assert encode(Kind.PAYLOAD, b"abc", 258).hex() == "04" + "00000102" + "00000003" + "616263"
-    assert [frame.hex() for frame in (PING, PONG, END)] == [
+    assert [frame.hex() for frame in (PING, PONG, END, LAST)] == [
         "01" + 16 * "0",
         "02" + 16 * "0",
         "05" + 16 * "0",
+        "07" + 16 * "0",
     ]
 
 
@@ -47,6 +49,7 @@ def test_a_payload_is_read_where_one_of_its_length_is_expected(number: int, cont
         (Kind.HELLO, MAX_HELLO_BYTES),
         (Kind.END, 0),
         (Kind.ERROR, MAX_ERROR_BYTES),
+        (Kind.LAST, 0),
     ],
 )
 def test_every_other_kind_has_a_limit_and_no_number(kind: Kind, most: int) -> None:

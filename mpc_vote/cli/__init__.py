@@ -6,6 +6,7 @@ run often. One that lacks a package says what to install.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
@@ -75,12 +76,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0] in ("-h", "--help"):
-        print(_usage())
+        _print(_usage())
         return 0 if given else 2
     if given[0] == "--version":
         from importlib import metadata
 
-        print(f"mpc-vote {metadata.version('mpc-vote')}")
+        _print(f"mpc-vote {metadata.version('mpc-vote')}")
         return 0
     try:
         command = _find(given[0])
@@ -124,6 +125,15 @@ def _advice(command: str, package: str) -> str:
     if package in _PAST_METADATA:
         steps.append(_PAST_METADATA[package])
     return f"it needs the package {package}, which is not installed; run: {' && '.join(steps)}"
+
+
+def _print(text: str) -> None:
+    """To a reader that may have left, as `head` does."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # Else Python tries again at its end, and complains.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _usage() -> str:

@@ -1,7 +1,10 @@
-"""A file that a command can't write is refused before anybody is asked."""
+"""What commands write: a file that can't be written is refused before anybody is asked."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -45,3 +48,14 @@ def test_what_can_not_be_written_is_refused_before_anybody_is_asked(
     assert cli.main([*given, "--certs=none", NOBODY]) == 1
     assert wanted in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["q.npy"]
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    """As `mpc-vote --help | head -1` does."""
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "wb") as gone:
+        done = subprocess.run(
+            [sys.executable, "-m", "mpc_vote.cli", "--help"], stdout=gone, stderr=subprocess.PIPE
+        )
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -1,13 +1,16 @@
 """CSV and TSV files, each row with its line.
 
-The standard library's parser is used for its strictness: it says where a row begins, and refuses a
-quote that is never closed, which others read as one long cell. Cells are kept in Arrow's columns.
+Where a record of a CSV file ends is told by its quotes alone: at the first line's end before which
+there is an even number of them. So a record that is changed, whatever is written into it, leaves
+all others as they are; or, if its quotes become odd, the file ends within a quote and is refused.
+Were a record split by its cells, one that is malformed could hide others or become several of them,
+and move a vote by more than one record. Cells are kept in Arrow's columns.
 """
 
 from __future__ import annotations
 
 import codecs
-import csv
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
@@ -19,6 +22,7 @@ from mpc_vote.data.readers.sheet import Sheet
 
 _HELD = 1 << 20  # cells and characters
 _PIECE = 1 << 20
+_STRAY = "a quote within a cell must be doubled, and the cell be quoted without a space before"
 _DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
@@ -40,8 +44,8 @@ def read_lines(path: Path, column: str) -> Sheet:
         Room().take(path.stat().st_size)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    text = path.read_text(encoding="utf-8-sig")
-    lines = [(at, line) for at, line in enumerate(text.splitlines(), 1) if line.strip()]
+    with path.open(encoding="utf-8-sig") as file:
+        lines = [(at, line.rstrip("\n")) for at, line in enumerate(file, 1) if line.strip()]
     table = pa.table({column: pa.array([line for _, line in lines], pa.string())})
     return Sheet(path, table, [at for at, _ in lines])
 
@@ -113,56 +117,45 @@ def _parsed(path: Path, file: TextIO, delimiter: str) -> Sheet:
     return Sheet(path, table, lines, bad, delimiter=delimiter)
 
 
-class _Lines:
-    """A file's lines, no more of them than one row may have."""
-
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-        self._left = MAX_LINE
-
-    def next_row(self) -> None:
-        """Another row begins."""
-        self._left = MAX_LINE
-
-    def __iter__(self) -> Iterator[str]:
-        while line := self._file.readline(self._left + 1):
-            self._left -= len(line)
-            if self._left < 0:
-                raise ValueError(f"a row has over {MAX_LINE:,} characters: is it such a table?")
-            yield line
+def _records(file: TextIO, *, quotes: bool) -> Iterator[tuple[int, int, str]]:
+    """Each record's first and last line, and its text; empty lines are left out."""
+    last = 0
+    while piece := file.readline(MAX_LINE + 1):
+        first = last = last + 1
+        pieces, size = [piece], len(piece)
+        is_open = quotes and piece.count('"') % 2 == 1
+        while size <= MAX_LINE and is_open:
+            if not (piece := file.readline(MAX_LINE + 1 - size)):
+                raise ValueError(f"line {first}: a quote is opened in this row and never closed")
+            last += 1
+            pieces.append(piece)
+            size += len(piece)
+            is_open ^= piece.count('"') % 2 == 1
+        if size > MAX_LINE:
+            raise ValueError(f"a row has over {MAX_LINE:,} characters: is it such a table?")
+        if text := "".join(pieces).rstrip("\r\n"):
+            yield first, last, text
 
 
 def _rows(file: TextIO, delimiter: str) -> Iterator[tuple[int, list[str], str]]:
-    """Each row's first line, its cells, and what is wrong with them; empty lines are left out."""
-    lines = _Lines(file)
-    if delimiter == "\t":
-        reader = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE)
-    else:
-        reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    while True:
-        line = reader.line_num + 1
-        lines.next_row()
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            yield line, [], _broken(line, reader.line_num, error)
+    """Each row's first line, its cells, and what is wrong with them."""
+    quotes, before = delimiter != "\t", re.escape(delimiter)
+    field = rf'(?:"(?:[^"]++|"")*+"|[^"{before}]*+)'  # of RFC 4180
+    whole, fields = re.compile(rf"(?:{before}{field})*+"), re.compile(rf"{before}({field})")
+    for first, last, text in _records(file, quotes=quotes):
+        if not quotes or '"' not in text:
+            yield first, text.split(delimiter), ""
+        elif whole.fullmatch(delimiter + text):
+            yield first, [_unquoted(cell) for cell in fields.findall(delimiter + text)], ""
+        elif first == last:
+            yield first, [text], _STRAY
         else:
-            if cells:
-                yield line, cells, ""
+            # It may be many records, between two quotes that belong to none of them.
+            raise ValueError(f"lines {first} to {last}: a quote is opened and not closed, or {_STRAY}")
 
 
-def _broken(line: int, last: int, error: csv.Error) -> str:
-    """What is wrong with a row; raises where the rows after it can't be found."""
-    if "unexpected end" in str(error):
-        raise ValueError(f"line {line}: a quote is opened in this row and never closed")
-    if last > line:
-        # How many records it has swallowed nobody knows: one must not decide which others count.
-        raise ValueError(f"lines {line} to {last}: a quote is opened in the first and not closed")
-    if "expected after" in str(error):
-        return "a quote within a cell must be doubled, and the cell be quoted"
-    return str(error)
+def _unquoted(cell: str) -> str:
+    return cell[1:-1].replace('""', '"') if cell.startswith('"') else cell
 
 
 def _batch(rows: list[list[str]], schema: pa.Schema, room: Room) -> pa.RecordBatch:

@@ -151,7 +151,9 @@ def _rows(file: TextIO, delimiter: str) -> Iterator[tuple[int, list[str], str]]:
             yield first, [text], _STRAY
         else:
             # It may be many records, between two quotes that belong to none of them.
-            raise ValueError(f"lines {first} to {last}: a quote is opened and not closed, or {_STRAY}")
+            raise ValueError(
+                f"lines {first} to {last}: a quote is opened and not closed, or {_STRAY}"
+            )
 
 
 def _unquoted(cell: str) -> str:

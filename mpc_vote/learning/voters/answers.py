@@ -2,22 +2,28 @@
 
 Nothing is corrected here. What is not one answer to each query, holds NaN, or names a class that
 the task does not have, is no vote, and the agent declines the round.
+
+What a label means follows from the task and from that label alone, never from the others of its
+batch. A text is a name. A whole number is a name where any class is called by one, else a place; a
+boolean is a name where a class is called true or false, else the number 1 or 0. -1 abstains unless
+a class is called so.
 """
 
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mpc_vote.data.readers.labels import Names
+from mpc_vote.data.readers.labels import Names, canonical
 from mpc_vote.learning.voters.questions import Question
 from mpc_vote.voting.ballots import ABSTAIN, MULTI_LABEL, ONE_HOT, BallotKind
 
-_ABSTENTIONS = (ABSTAIN, str(ABSTAIN))
+_WHOLE = re.compile(r"[+-]?[0-9]+")
 
 
 class Fault(enum.StrEnum):
@@ -103,24 +109,54 @@ def known_places(names: npt.NDArray[Any], classes: tuple[str, ...]) -> npt.NDArr
 
 
 def _places(given: npt.NDArray[Any], classes: tuple[str, ...]) -> npt.NDArray[np.int64]:
-    """Texts are names; numbers are names too where all are, else places."""
-    if given.dtype.kind == "b":
-        given = given.astype(np.int64)
-    values, at = np.unique(
-        given.astype(str) if given.dtype.kind == "O" else given, return_inverse=True
-    )
-    names = Names(classes)
-    named = [ABSTAIN if v in _ABSTENTIONS else names.place(str(v)) for v in values.tolist()]
-    if given.dtype.kind in "iu" and None in named:
-        named = [v if ABSTAIN <= v < len(classes) else None for v in values.tolist()]
-    places = [place for place in named if place is not None]
-    if len(places) < len(named):
-        wrong = values[named.index(None)]
-        raise FaultyAnswer(
-            Fault.LABEL,
-            f"the model says {str(wrong)[:60]!r}, and the classes are {', '.join(classes[:20])}",
-        )
-    return np.array(places, dtype=np.int64)[at.reshape(-1)]
+    lexicon = _Lexicon(classes)
+    # 1 and True are equal, and may mean different things.
+    known: dict[tuple[type, Any], int] = {}
+    found = np.empty(len(given), dtype=np.int64)
+    for row, value in enumerate(given.tolist()):
+        label = value.item() if isinstance(value, np.generic) else value
+        place = known.get((type(label), label)) if isinstance(label, str | int) else None
+        if place is None:
+            place = lexicon.place(label)
+            if place is None:
+                raise FaultyAnswer(Fault.LABEL, lexicon.unknown(label))
+            known[type(label), label] = place
+        found[row] = place
+    return found
+
+
+class _Lexicon:
+    """What labels mean for these classes."""
+
+    def __init__(self, classes: tuple[str, ...]) -> None:
+        self._classes = classes
+        self._names = Names(classes)
+        self._numbers: dict[int, int | None] = {}
+        for place, name in enumerate(classes):
+            if _WHOLE.fullmatch(spelt := canonical(name)):
+                # Two names of one number are told apart by their text only.
+                self._numbers[int(spelt)] = None if int(spelt) in self._numbers else place
+
+    def place(self, label: Any) -> int | None:
+        """The class of a label, or `ABSTAIN`; None if it has no meaning."""
+        if not isinstance(label, str | int):
+            return None
+        named = self._names.place(str(label))
+        if named is not None:
+            return named
+        if isinstance(label, str):
+            return ABSTAIN if label == str(ABSTAIN) else None
+        if int(label) in self._numbers:
+            return self._numbers[int(label)]
+        if label == ABSTAIN:
+            return ABSTAIN
+        return int(label) if not self._numbers and 0 <= label < len(self._classes) else None
+
+    def unknown(self, label: Any) -> str:
+        """What is wrong with a label that has no meaning."""
+        known = ", ".join(self._classes[:20])
+        hint = ": as one is called by a number, numbers are names" if self._numbers else ""
+        return f"the model says {str(label)[:60]!r}, and the classes are {known}{hint}"
 
 
 def _check_rows(given: npt.NDArray[Any], rows: int) -> None:

@@ -12,7 +12,12 @@ import numpy as np
 
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.learning.voters import VoterOptions
-from mpc_vote.learning.voters.answers import PredictionVoter, known_places
+from mpc_vote.learning.voters.answers import (
+    Fault,
+    FaultyAnswer,
+    PredictionVoter,
+    known_places,
+)
 from mpc_vote.learning.voters.files import model_file
 from mpc_vote.learning.voters.questions import Question
 from mpc_vote.learning.voters.tensor_inputs import Array, Tensor, batch_of, fitting, in_parts
@@ -80,7 +85,7 @@ def _output(outputs: Any, question: Question) -> tuple[str, Callable[[Any], Arra
                 return one.name, lambda found: np.asarray(found).reshape(-1)
         for one in outputs:
             if one.type in _MAPS:
-                return one.name, lambda found: _unmapped(found, question.classes)
+                return one.name, lambda found: _likeliest(found, question.classes)
     for one in outputs:
         if one.type in _SCORES and len(one.shape) == 2:
             count = one.shape[1]
@@ -94,9 +99,15 @@ def _output(outputs: Any, question: Question) -> tuple[str, Callable[[Any], Arra
     raise ValueError(f"it has no output with labels or with a score for each class, but {shown}")
 
 
-def _unmapped(found: list[dict[Any, float]], classes: tuple[str, ...]) -> Array:
-    """Scores by name, in the task's order; what a model does not name is out of the question."""
-    scores = np.full((len(found), len(classes)), -np.inf)
-    for row, named in zip(scores, found, strict=True):
-        row[known_places(np.array(list(named)), classes)] = list(named.values())
-    return scores
+def _likeliest(found: list[dict[Any, float]], classes: tuple[str, ...]) -> Array:
+    """The label of the highest score in each row, the first of equals in the task's order."""
+    if not found:
+        return np.empty(0, dtype=np.int64)
+    names = list(found[0])
+    if not names or any(named.keys() != found[0].keys() for named in found):
+        raise ValueError("the model's scores are not of the same labels for each query")
+    order = np.argsort(known_places(np.array(names), classes), kind="stable")
+    scores = np.array([[named[names[place]] for place in order] for named in found])
+    if np.isnan(scores).any():
+        raise FaultyAnswer(Fault.NAN, "scores hold NaN: repair the model before it votes")
+    return np.array(names)[order][np.argmax(scores, axis=1)]

@@ -69,6 +69,19 @@ map = "raw"
 ballot = "one_hot"
 """)
 
+SIGNS = Task.parse("""
+format = 1
+name = "signs"
+classes = ["-1", "0", "1"]
+[input]
+kind = "vector"
+shape = [3]
+[features]
+map = "raw"
+[vote]
+ballot = "one_hot"
+""")
+
 ATTRIBUTES = Task.parse("""
 format = 1
 name = "attributes"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,18 @@ NAMES = ("benign", "malignant", "unclear")
         (np.array(["benign", "malignant"], object), NAMES, [0, 1]),
         ([ABSTAIN, 1], NAMES, [ABSTAIN, 1]),
         ([True, False], ("no", "yes"), [1, 0]),
-        # Numbers that are all names of classes are names.
+        # Where a class is called by a number, numbers are names.
         ([3, 1], ("1", "2", "3"), [2, 0]),
         ([0, 1], ("1", "0"), [1, 0]),
-        ([0, 2], ("1", "2", "3"), [0, 2]),
+        ([2], ("1", "2", "other"), [1]),
+        ([1, 2], ("01", "2.0"), [0, 1]),
+        ([1, -1], ("-1", "+1"), [1, 0]),
+        (["1", "-1"], ("-1", "1"), [1, 0]),
+        ([-1, 1], ("0", "1"), [ABSTAIN, 1]),
+        (["-1"], NAMES, [ABSTAIN]),
+        ([True, False], ("true", "false"), [0, 1]),
+        ([True, False], ("1", "0"), [0, 1]),
+        (np.array([1, True, "yes"], object), ("yes", "no"), [1, 1, 0]),
         (["1.0", "2.0"], ("1", "2"), [0, 1]),
         ([[0.1, 0.2, 0.7], [0.5, 0.3, 0.2]], NAMES, [2, 0]),
         ([[-1.5, -2.5, -np.inf]], NAMES, [0]),
@@ -57,12 +66,32 @@ def test_labels_by_name_or_place_and_the_highest_score(
         (["benign", "other"], Fault.LABEL),
         (["benign", ""], Fault.LABEL),
         ([None, None], Fault.LABEL),
+        ([{}, 1], Fault.LABEL),
     ],
 )
 def test_what_is_no_answer_to_each_query_is_refused(answer: Any, fault: Fault) -> None:
     with pytest.raises(FaultyAnswer) as caught:
         labels(answer, 2, NAMES)
     assert caught.value.fault is fault
+
+
+@pytest.mark.parametrize("classes", [("1", "2", "3"), ("-1", "1", "2"), ("1", "01", "2"), NAMES])
+@pytest.mark.parametrize("kind", [np.int64, np.bool_, str, object])
+def test_what_a_label_means_does_not_depend_on_the_others_of_its_batch(
+    classes: tuple[str, ...], kind: Any
+) -> None:
+    def meaning(batch: list[Any]) -> list[int] | None:
+        try:
+            return labels(np.array(batch, dtype=kind), len(batch), classes).tolist()
+        except FaultyAnswer:
+            return None
+
+    every = [-2, -1, 0, 1, 2, 3]
+    alone = {one: meaning([one]) for one in every}
+    for pair in product(every, every):
+        one, other = (alone[single] for single in pair)
+        want = None if one is None or other is None else one + other
+        assert meaning(list(pair)) == want
 
 
 def test_scores_of_attributes_keep_their_values() -> None:

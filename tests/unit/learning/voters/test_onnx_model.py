@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from mpc_vote.learning.voters import ModelInputs, Voter, VoterOptions, make_voter
 from mpc_vote.tasks import TableInput, Task, TextInput
 from mpc_vote.voting.ballots import MULTI_LABEL, ONE_HOT
-from tests.unit.learning.voters.tasks import ATTRIBUTES, PICTURES, TABLE, TEXT, VECTORS
+from tests.unit.learning.voters.tasks import ATTRIBUTES, PICTURES, SIGNS, TABLE, TEXT, VECTORS
 
 ROWS = np.array([[-2, 0, 0], [0.1, 0, 0], [2, 0, 0]], np.float32)
 # Scores of minus, zero and plus from the first number.
@@ -78,8 +78,13 @@ def test_labels_are_taken_before_scores(tmp_path: Path) -> None:
     assert made.vote(ROWS, ONE_HOT).tolist() == [2, 0, 0]
 
 
-@pytest.mark.parametrize("names", [["plus", "minus", "zero"], [2, 0, 1]])
-def test_named_scores_are_brought_into_the_tasks_order(names: list[Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("names", "task"),
+    [(["plus", "minus", "zero"], VECTORS), ([2, 0, 1], VECTORS), ([1, -1, 0], SIGNS)],
+)
+def test_named_scores_are_brought_into_the_tasks_order(
+    names: list[Any], task: Task, tmp_path: Path
+) -> None:
     nodes, inputs = linear()
     of_text = isinstance(names[0], str)
     labels: dict[str, Any] = {"classlabels_strings" if of_text else "classlabels_int64s": names}
@@ -91,7 +96,7 @@ def test_named_scores_are_brought_into_the_tasks_order(names: list[Any], tmp_pat
     outputs = [helper.make_value_info("named", named)]
     order = [2, 0, 1]
     path = saved(tmp_path / "m.onnx", nodes, inputs, outputs, w=WEIGHTS[:, order], b=BIAS[order])
-    assert voter(path).vote(ROWS, ONE_HOT).tolist() == [0, 1, 2]
+    assert voter(path, task).vote(ROWS, ONE_HOT).tolist() == [0, 1, 2]
 
 
 def test_columns_go_by_name_and_what_is_missing_is_not_a_number(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from mpc_vote.learning.voters import ModelInputs, Voter, VoterOptions, make_vote
 from mpc_vote.learning.voters.sklearn_model import _frame
 from mpc_vote.tasks import TableInput, Task
 from mpc_vote.voting.ballots import MULTI_LABEL, ONE_HOT
-from tests.unit.learning.voters.tasks import ATTRIBUTES, TABLE, VECTORS
+from tests.unit.learning.voters.tasks import ATTRIBUTES, SIGNS, TABLE, VECTORS
 
 VECTOR_ROWS = np.array([[-2, 0, 0], [0, 0, 0], [2, 0, 0]], np.float32)
 
@@ -42,6 +42,17 @@ def test_labels_are_places_or_names_of_classes(labels: list[Any], tmp_path: Path
     model = fitted(labels, make_pipeline(StandardScaler(), LogisticRegression(C=100)))
     made = voter(tmp_path / "m.skops", model)
     assert made.vote(VECTOR_ROWS, ONE_HOT).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("labels", [[-1, 0, 1], ["-1", "0", "1"]])
+def test_a_class_that_is_called_minus_one_is_voted_for(labels: list[Any], tmp_path: Path) -> None:
+    made = voter(tmp_path / "m.skops", fitted(labels), SIGNS)
+    assert made.vote(VECTOR_ROWS, ONE_HOT).tolist() == [0, 1, 2]
+
+
+def test_classes_by_place_are_refused_at_the_start_where_numbers_are_names(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'2', and the classes are -1, 0, 1: .* numbers are names"):
+        voter(tmp_path / "m.skops", fitted([0, 1, 2]), SIGNS)
 
 
 def test_an_estimator_votes_for_what_it_predicts(tmp_path: Path) -> None:

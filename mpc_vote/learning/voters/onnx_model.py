@@ -1,6 +1,7 @@
 """Votes of a model in an ONNX file, run by onnxruntime on one thread of the CPU.
 
-An ONNX file holds a graph of known operators and numbers, and no code.
+An ONNX file holds a graph of known operators and numbers, and no code; `onnx_file` sees to it that
+its numbers are its own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mpc_vote.data.dataset import Dataset
-from mpc_vote.learning.voters import VoterOptions
+from mpc_vote.learning.voters import VoterOptions, onnx_file
 from mpc_vote.learning.voters.answers import (
     Fault,
     FaultyAnswer,
@@ -44,12 +45,17 @@ def make(data: Dataset | None, options: VoterOptions) -> PredictionVoter:
     """
     question = Question.of(data, options)
     path = model_file(options, "an ONNX model")
+    content = onnx_file.contained(path)
     import onnxruntime
 
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = settings.inter_op_num_threads = 1
+    # Else bytes may be taken for a format of its own, which has not been looked at.
+    settings.add_session_config_entry("session.load_model_format", "ONNX")
     try:
-        session = onnxruntime.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            content, settings, providers=["CPUExecutionProvider"]
+        )
     except Exception as error:  # onnxruntime has many, of no common type
         raise ValueError(f"{path}: onnxruntime can't run it: {error}") from error
     try:

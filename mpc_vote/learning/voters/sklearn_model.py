@@ -2,12 +2,13 @@
 
 skops stores no code: a file names the types that it is made of, and those that are not known to be
 harmless are refused unless the owner trusts them by name. Pickles and joblib files run whatever
-their author wrote, and are never loaded.
+their author wrote, and are never loaded. A vectorizer of texts may take its queries for names of
+files, which a client would then choose: such a one is refused, wherever in an estimator it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +60,34 @@ def _load(path: Path, trusted: tuple[str, ...]) -> Any:
     except Exception as error:  # of any type that the file names
         why = f"{type(error).__name__}: {error}"
         raise ValueError(f"{path}: the estimator can't be loaded: {why}") from error
+    if any(getattr(part, "input", "content") != "content" for part in _vectorizers(estimator)):
+        raise ValueError(
+            f"{path}: a vectorizer in it takes queries for names of files to read: make it with "
+            "input='content'"
+        )
     if not callable(getattr(estimator, "predict", None)):
         raise ValueError(f"{path}: a {type(estimator).__name__} can't predict: save a classifier")
     return estimator
+
+
+def _vectorizers(estimator: Any) -> Iterator[Any]:
+    """All objects in an estimator that could read files: those that decode documents."""
+    seen: dict[int, Any] = {}
+    left = [estimator]
+    while left:
+        part = left.pop()
+        if id(part) in seen or isinstance(part, str | bytes | int | float | type(None)):
+            continue
+        seen[id(part)] = part
+        if callable(getattr(type(part), "build_analyzer", None)):
+            yield part
+        if isinstance(part, Mapping):
+            left.extend((*part.keys(), *part.values()))
+        elif isinstance(part, list | tuple | set | frozenset):
+            left.extend(part)
+        elif isinstance(part, np.ndarray):
+            left.extend(part.reshape(-1).tolist() if part.dtype == object else ())
+        left.extend(getattr(part, "__dict__", {}).values())
 
 
 def _shaped(question: Question) -> Callable[[Any], Any]:

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from mpc_vote.learning.voters import ModelInputs, Voter, VoterOptions, make_voter
+from mpc_vote.learning.voters import ModelInputs, Voter, VoterOptions, make_voter, onnx_file
 from mpc_vote.tasks import TableInput, Task, TextInput
 from mpc_vote.voting.ballots import MULTI_LABEL, ONE_HOT
 from tests.unit.learning.voters.tasks import ATTRIBUTES, PICTURES, SIGNS, TABLE, TEXT, VECTORS
@@ -183,6 +184,89 @@ def _with_shape(shape: Sequence[int | str | None], kind: int = TensorProto.FLOAT
     return save
 
 
+def _elsewhere(where: str, path: Path) -> Path:
+    """A model of which one tensor, at this place, has its values in another file."""
+    (path.parent / "key.pem").write_bytes(b"-----BEGIN")
+    outside = TensorProto(
+        name="w", data_type=TensorProto.FLOAT, dims=[2], data_location=TensorProto.EXTERNAL
+    )
+    outside.external_data.add(key="location", value="key.pem")
+    info = tensor("scores", TensorProto.FLOAT, ["n", 3])
+    inner = helper.make_graph([], "inner", [], [info], [outside])
+    indices = helper.make_tensor("i", TensorProto.INT64, [2], [0, 1])
+    nodes = {
+        "a constant": [helper.make_node("Constant", [], ["c"], value=outside)],
+        "a branch": [helper.make_node("If", ["x"], ["y"], then_branch=inner)],
+        "a sparse constant": [
+            helper.make_node(
+                "Constant", [], ["c"], sparse_value=helper.make_sparse_tensor(outside, indices, [9])
+            )
+        ],
+    }.get(where, [helper.make_node("Identity", ["x"], ["scores"])])
+    initial = [outside] if where == "an initial value" else []
+    graph = helper.make_graph(
+        nodes, "model", [tensor("x", TensorProto.FLOAT, ["n", 3])], [info], initial
+    )
+    functions = []
+    if where == "a function":
+        constant = helper.make_node("Constant", [], ["c"], value=outside)
+        opsets = [helper.make_opsetid("", 17)]
+        functions = [helper.make_function("own", "f", [], ["c"], [constant], opsets)]
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, functions=functions, opset_imports=opsets, ir_version=8)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize(
+    "where", ["an initial value", "a constant", "a sparse constant", "a branch", "a function"]
+)
+def test_a_model_reads_no_other_file(where: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"values in another file .*save it as one file"):
+        voter(_elsewhere(where, tmp_path / "m.onnx"))
+
+
+def test_all_ways_to_a_tensor_are_looked_at() -> None:
+    """By the schema of the package onnx."""
+    messages: dict[str, dict[int, str]] = {}
+
+    def collect(message: Any) -> None:
+        if message.name not in messages:
+            inner = {f.number: f.message_type for f in message.fields if f.message_type}
+            messages[message.name] = {number: one.name for number, one in inner.items()}
+            for one in inner.values():
+                collect(one)
+
+    collect(onnx.ModelProto.DESCRIPTOR)
+    leading = {"TensorProto"}
+    for _ in messages:
+        leading |= {name for name, inner in messages.items() if leading & set(inner.values())}
+    found = {
+        name: {number: inner for number, inner in messages[name].items() if inner in leading}
+        for name in leading
+    }
+    assert found == onnx_file.PATHS
+    fields = TensorProto.DESCRIPTOR.fields_by_name
+    assert fields["external_data"].number == onnx_file.EXTERNAL_DATA
+    assert fields["data_location"].number == onnx_file.DATA_LOCATION
+
+
+def test_a_file_in_the_runtimes_own_format_is_not_loaded(tmp_path: Path) -> None:
+    path = saved(
+        tmp_path / "m.onnx",
+        *linear(),
+        [tensor("scores", TensorProto.FLOAT, ["n", 3])],
+        w=WEIGHTS,
+        b=BIAS,
+    )
+    settings = onnxruntime.SessionOptions()
+    settings.optimized_model_filepath = str(tmp_path / "m.ort")
+    settings.add_session_config_entry("session.save_model_format", "ORT")
+    onnxruntime.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
+    with pytest.raises(ValueError, match=r"m\.ort: it is no ONNX model|onnxruntime can't run it"):
+        voter(tmp_path / "m.ort")
+
+
 def _not_a_model(path: Path) -> Path:
     path.write_bytes(b"not a model")
     return path
@@ -195,7 +279,7 @@ def _not_a_model(path: Path) -> Path:
         (_with_shape(["n", 3], TensorProto.STRING), "there are numbers to give"),
         (_with_shape(["n", 3], TensorProto.BOOL), "which no task gives"),
         (_with_shape(["n", 3], TensorProto.UINT8), "no output with labels or with a score"),
-        (_not_a_model, "onnxruntime can't run it"),
+        (_not_a_model, "it is no ONNX model"),
     ],
 )
 def test_what_does_not_fit_the_task_is_said_at_the_start(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,17 +13,19 @@ from typing import Any
 import numpy as np
 import pytest
 import skops.io
+from sklearn.compose import ColumnTransformer
+from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.multioutput import MultiOutputClassifier
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import FeatureUnion, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from mpc_vote.learning.features import for_task
 from mpc_vote.learning.voters import ModelInputs, Voter, VoterOptions, make_voter
-from mpc_vote.learning.voters.sklearn_model import _frame
-from mpc_vote.tasks import TableInput, Task
+from mpc_vote.learning.voters.sklearn_model import _frame, _vectorizers
+from mpc_vote.tasks import TableInput, Task, TextInput
 from mpc_vote.voting.ballots import MULTI_LABEL, ONE_HOT
-from tests.unit.learning.voters.tasks import ATTRIBUTES, SIGNS, TABLE, VECTORS
+from tests.unit.learning.voters.tasks import ATTRIBUTES, SIGNS, TABLE, TEXT, VECTORS
 
 VECTOR_ROWS = np.array([[-2, 0, 0], [0, 0, 0], [2, 0, 0]], np.float32)
 
@@ -51,7 +54,9 @@ def test_a_class_that_is_called_minus_one_is_voted_for(labels: list[Any], tmp_pa
 
 
 def test_classes_by_place_are_refused_at_the_start_where_numbers_are_names(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="'2', and the classes are -1, 0, 1: .* numbers are names"):
+    with pytest.raises(
+        ValueError, match=r"'2', and the classes are -1, 0, 1: .* numbers are names"
+    ):
         voter(tmp_path / "m.skops", fitted([0, 1, 2]), SIGNS)
 
 
@@ -102,6 +107,33 @@ def test_that_pandas_is_missing_is_told_before_types_are_to_be_trusted(
 def test_columns_by_name_come_as_a_data_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=lambda columns: columns))
     assert _frame()({"age": [1.0, None]}) == {"age": [1.0, None]}
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda names: names,
+        lambda names: make_pipeline(names),
+        lambda names: FeatureUnion([("one", CountVectorizer()), ("two", names)]),
+        lambda names: make_pipeline(
+            FunctionTransformer(np.reshape, kw_args={"shape": (-1, 1)}),
+            ColumnTransformer([("texts", names, 0)]),
+        ),
+    ],
+)
+def test_no_query_is_taken_for_the_name_of_a_file(
+    around: Callable[[Any], Any], tmp_path: Path
+) -> None:
+    assert isinstance(TEXT.input, TextInput)
+    vectors = make_pipeline(around(HashingVectorizer(n_features=16)), LogisticRegression())
+    model = vectors.fit(np.array(["win now", "hello"] * 5), ["spam", "ham"] * 5)
+    trusted = ("numpy.reshape",)
+    made = voter(tmp_path / "m.skops", model, TEXT, inputs=ModelInputs.RAW, trusted=trusted)
+    assert made.vote(TEXT.input.encode(["win now", "hello"]), ONE_HOT).tolist() == [1, 0]
+    for part in _vectorizers(model):
+        part.input = "filename"
+    with pytest.raises(ValueError, match="takes queries for names of files to read: make it with"):
+        voter(tmp_path / "m.skops", model, TEXT, inputs=ModelInputs.RAW, trusted=trusted)
 
 
 def test_types_that_are_not_known_to_be_harmless_need_the_owners_word(tmp_path: Path) -> None:

@@ -99,8 +99,8 @@ def _rows(points: Array, schema: Input) -> tuple[Array, dict[int, str]]:
         outside = ~((points >= low) & (points <= high))
         rows = np.where(outside, 0, points).astype(schema.dtype)
         lost = (rows.astype(points.dtype) != points) & ~outside
-    if points.dtype.kind == "f":
-        lost &= schema.dtype == np.uint8  # else to the precision of a float32
+    if schema.dtype != np.uint8:
+        lost &= points == np.floor(points)  # others to the precision of a float32
     wrong = (outside | lost).reshape(len(points), -1).any(axis=1)
     bad = {
         int(row): f"it holds numbers that are no {schema.dtype} within {low:g} to {high:g}"

@@ -1,5 +1,8 @@
 """Cells of a column as numbers, categories or texts, whatever type the file has them in.
 
+A type is of the whole column, and one record decides it: other programs write whole numbers as
+floating ones as soon as a cell is empty. So what becomes of a cell depends on its value alone.
+
 A cell is missing if it is empty, null or NaN, or holds NA, N/A, NaN or null in any case, unless the
 task lists that very text as a category.
 """
@@ -24,8 +27,6 @@ Bad = dict[int, str]
 MISSING = ("", "na", "n/a", "nan", "null")
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _DECIMAL_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+")
-_WHOLE = r"^[+-]?\d+$"
-_EXACT = 1 << 24
 _SHOWN = 40
 
 
@@ -44,18 +45,19 @@ def numbers(cells: Cells) -> tuple[npt.NDArray[np.float64], Bad]:
         or pa.types.is_null(kind)
     ):
         raise ValueError(f"it has the type {kind}, where numbers are wanted")
-    found = _floats(cells.cast(pa.float64(), safe=False))
-    whole = pc.fill_null(cells, 0).to_numpy() if pa.types.is_integer(kind) else None
-    return _checked(found, None if whole is None else np.abs(whole.astype(np.float64)) > _EXACT)
+    return _checked(_floats(cells.cast(pa.float64(), safe=False)))
 
 
 def texts(cells: Cells, *, unquote: bool = False) -> list[str | None]:
     """Texts as they are, None for null; numbers and booleans as one writes them."""
     cells = _plain(cells)
-    if pa.types.is_floating(cells.type):
-        cells = pc.if_else(pc.is_nan(cells), None, cells)
     try:
         found: list[str | None] = cells.cast(pa.string()).to_pylist()
+        if pa.types.is_floating(cells.type):
+            for row in np.flatnonzero(_whole(values := _floats(cells.cast(pa.float64())))):
+                found[row] = str(int(values[row]))
+            for row in np.flatnonzero(np.isnan(values)):
+                found[row] = None
     except pa.ArrowException as error:
         raise ValueError(f"it has the type {cells.type}, where texts are wanted") from error
     return [None if text is None else unquoted(text) for text in found] if unquote else found
@@ -109,8 +111,7 @@ def _parsed(cells: Cells) -> tuple[npt.NDArray[np.float64], Bad]:
     given = pc.if_else(number, pc.replace_substring_regex(plain, r"^\+", ""), None)
     found = _floats(given.cast(pa.float64()))
     wrong = np.flatnonzero(~_bools(missing) & ~_bools(number))
-    whole = _bools(pc.fill_null(pc.match_substring_regex(plain, _WHOLE), False))
-    found, bad = _checked(found, whole & (np.abs(found) > _EXACT))
+    found, bad = _checked(found)
     texts = trimmed.take(pa.array(wrong)).to_pylist()
     return found, bad | {
         int(row): _no_number(text[:_SHOWN]) for row, text in zip(wrong, texts, strict=True)
@@ -128,9 +129,7 @@ def _no_number(text: str) -> str:
     return f"{text!r} is no number{hint}"
 
 
-def _checked(
-    found: npt.NDArray[np.float64], large: npt.NDArray[np.bool_] | None
-) -> tuple[npt.NDArray[np.float64], Bad]:
+def _checked(found: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], Bad]:
     """Refuses numbers that are out of range, and large whole ones that a float32 would round."""
     with np.errstate(invalid="ignore", over="ignore"):
         outside = np.abs(found) > MAX_SIZE
@@ -138,13 +137,16 @@ def _checked(
     bad = {
         int(row): f"{found[row]:g} is not within {MAX_SIZE:g}" for row in np.flatnonzero(outside)
     }
-    if large is not None:
-        for row in np.flatnonzero(large & rounded & ~outside):
-            bad[int(row)] = (
-                f"{int(found[row])} is a whole number that a float32 can't hold: is it an id?"
-            )
+    for row in np.flatnonzero(_whole(found) & rounded & ~outside):
+        bad[int(row)] = (
+            f"{int(found[row])} is a whole number that a float32 can't hold: is it an id?"
+        )
     found[list(bad)] = np.nan
     return found, bad
+
+
+def _whole(found: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    return np.asarray(np.isfinite(found) & (found == np.floor(found)))
 
 
 def _floats(cells: Cells) -> npt.NDArray[np.float64]:

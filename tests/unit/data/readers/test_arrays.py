@@ -49,6 +49,7 @@ def test_pictures_become_bytes(dtype: str, tmp_path: Path) -> None:
         (VECTOR, np.array([[0, 0], [np.nan, 0]]), 2),
         (VECTOR, np.array([[0, 0], [0, 1e13]]), 2),
         (VECTOR, np.array([[0, 2**24 + 1], [0, 2**24]]), 1),
+        (VECTOR, np.array([[0, 2**24 + 1], [0, 2**24 + 1.5]]), 1),
         (IMAGE, np.array([np.zeros((2, 3), int), np.full((2, 3), 256)]), 2),
         (TABLE, np.array([[0, 0, 0, 0], [5, 0, 0, 0]], np.float32), 2),
     ],

@@ -23,7 +23,7 @@ from mpc_vote.data.readers import (
     read_records,
 )
 from mpc_vote.data.readers.cells import unquoted
-from mpc_vote.tasks import TableInput, TextInput
+from mpc_vote.tasks import TableInput, Task, TextInput
 from tests.unit.data.readers.tables import HEADER, TABLE, TEXT, written
 
 
@@ -101,7 +101,8 @@ def test_an_unknown_category_is_any_other_and_counted(tmp_path: Path) -> None:
         ("false", 0),
         ("16777216", 2**24),
         ("16777218", 2**24 + 2),
-        ("-1e12", -1e12),
+        ("-8e9", -8e9),
+        ("16777217.5", 2**24 + 2),
     ],
 )
 def test_numbers_as_programs_write_them(cell: str, value: float, tmp_path: Path) -> None:
@@ -120,6 +121,8 @@ def test_numbers_as_programs_write_them(cell: str, value: float, tmp_path: Path)
         ("b,1e13,Male,1,yes", "age 1e+13 is not within 1e+12"),
         ("b,-1e999,Male,1,yes", "age -inf is not within 1e+12"),
         ("b,16777217,Male,1,yes", "age 16777217 is a whole number that a float32 can't hold"),
+        ("b,16777217.0,Male,1,yes", "age 16777217 is a whole number that a float32 can't hold"),
+        ("b,1e12,Male,1,yes", "age 1000000000000 is a whole number that a float32 can't hold"),
         ("b,50,Male,1", "it has 4 cells, the header 5"),
         ("b,50,Male,1,yes,", "it has 6 cells, the header 5"),
         ('b,50,"Ma"le,1,yes', "a quote within a cell must be doubled"),
@@ -263,6 +266,23 @@ def test_categories_and_labels_may_be_numbers_or_booleans(tmp_path: Path) -> Non
 def test_what_would_be_lost_is_refused(column: dict[str, Any], why: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=why):
         read_labelled(parquet(tmp_path / "a.parquet", **column), TABLE)
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.int64(), pa.uint32(), pa.float64(), pa.decimal128(25, 3), pa.string()]
+)
+def test_what_becomes_of_a_number_does_not_depend_on_the_type_of_its_column(
+    kind: pa.DataType, tmp_path: Path
+) -> None:
+    """Another program writes other types as soon as one record has an empty cell."""
+    ages = pa.array([20_000_001, 20_000_002, 7]).cast(kind)
+    wards = pa.array([1, 1_000_000_000, 2]).cast(kind)
+    wide = TABLE.wire.replace(b'["1","2"]', b'["1","1000000000"]')
+    path = parquet(tmp_path / "a.parquet", age=ages, ward=wards, sex=["Male"] * 3, died=["no"] * 3)
+    found = read_records(path, Task.from_wire(wide))
+    assert list(found.bad) == [0]
+    assert found.rows[:, 0].tolist() == [0, 20_000_002, 7]
+    assert found.rows[:, 3].tolist() == [1, 2, 3] and found.unknown == {"ward": 1}
 
 
 def test_a_damaged_parquet_file_is_refused(tmp_path: Path) -> None:

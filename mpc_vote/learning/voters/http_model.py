@@ -100,7 +100,7 @@ class _Service:
                     "name": tensor.name,
                     "shape": array.shape,
                     "datatype": _datatype(tensor),
-                    "data": array.reshape(-1).tolist(),
+                    "data": _data(array),
                 }
                 for tensor, array in zip(tensors, arrays, strict=True)
             ],
@@ -179,6 +179,14 @@ def _tensor(one: Mapping[str, Any]) -> Tensor:
         raise ValueError(f"the model's server describes a tensor that is unknown here: {one}")
     sides = tuple(side if side > 0 else None for side in shape)
     return Tensor(name, np.dtype(_DTYPES[datatype]), sides)
+
+
+def _data(array: Array) -> list[Any]:
+    """As JSON has it, with null for a number that is missing: there is no NaN."""
+    flat = array.reshape(-1)
+    if flat.dtype.kind == "f":
+        flat = np.where(np.isnan(flat), None, flat.astype(np.object_))
+    return flat.tolist()
 
 
 def _datatype(tensor: Tensor) -> str:

@@ -72,6 +72,21 @@ def example_rows(data: Dataset | None, options: VoterOptions) -> Array:
     return np.zeros((_EXAMPLES, *data.shape), dtype=data.x.dtype)
 
 
+def odd_rows(task: Task) -> tuple[Array, str] | None:
+    """Rows that anybody may ask about though they lack something, and what that is: in a table each
+    value is missing, or each category is none of the task's; of texts one is empty."""
+    schema = task.input
+    if isinstance(schema, TableInput):
+        cells = {
+            column.name: [None, "" if isinstance(column, CategoryColumn) else column.center]
+            for column in schema.columns
+        }
+        return schema.encode(cells), "values are missing or categories are not the task's"
+    if isinstance(schema, TextInput):
+        return schema.encode([""]), "a text is empty"
+    return None
+
+
 def _of_task(schema: Input) -> Array:
     rows: Array
     if isinstance(schema, TableInput):

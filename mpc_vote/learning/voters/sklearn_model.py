@@ -19,6 +19,7 @@ from mpc_vote.learning.voters import VoterOptions
 from mpc_vote.learning.voters.answers import PredictionVoter, known_places
 from mpc_vote.learning.voters.files import model_file
 from mpc_vote.learning.voters.questions import Form, Question
+from mpc_vote.tasks import NumberColumn, TableInput
 
 _WHAT = "an estimator that skops.io.dump saved"
 
@@ -28,7 +29,7 @@ def make(data: Dataset | None, options: VoterOptions) -> PredictionVoter:
     question = Question.of(data, options)
     path = model_file(options, _WHAT)
     # What is missing here is told before an owner looks into what the file asks to be trusted.
-    shape = _shaped(question)
+    shape = _shaped(question, options)
     estimator = _load(path, options.trusted)
     classes = getattr(estimator, "classes_", None)
     if classes is not None and not question.attributes:
@@ -90,18 +91,20 @@ def _vectorizers(estimator: Any) -> Iterator[Any]:
         left.extend(getattr(part, "__dict__", {}).values())
 
 
-def _shaped(question: Question) -> Callable[[Any], Any]:
+def _shaped(question: Question, options: VoterOptions) -> Callable[[Any], Any]:
     """Rows of numbers in two dimensions; columns as a data frame."""
     if question.form is Form.TEXTS:
         return list
     if question.form is Form.COLUMNS:
-        return _frame()
+        assert options.task is not None and isinstance(options.task.input, TableInput)
+        return _frame(options.task.input)
     if question.form is Form.PIXELS:
         return lambda rows: rows.reshape(len(rows), -1).astype(np.float32) / np.float32(255)
     return lambda rows: rows.reshape(len(rows), -1)
 
 
-def _frame() -> Callable[[Any], Any]:
+def _frame(schema: TableInput) -> Callable[[Any], Any]:
+    """Columns have the same types whatever is missing in them: numbers with NaN, texts with None."""
     try:
         import pandas
     except ImportError as error:
@@ -109,7 +112,13 @@ def _frame() -> Callable[[Any], Any]:
             "columns by name take pandas, which is not installed: pip install pandas, or leave "
             "--inputs at features"
         ) from error
-    return lambda columns: pandas.DataFrame(columns)
+    types = {
+        column.name: np.float64 if isinstance(column, NumberColumn) else np.object_
+        for column in schema.columns
+    }
+    return lambda columns: pandas.DataFrame(
+        {name: np.array(columns[name], dtype=kind) for name, kind in types.items()}
+    )
 
 
 def _attributes(estimator: Any) -> Callable[[Any], Any]:

@@ -42,6 +42,26 @@ def test_a_table_comes_by_columns(rules: ModuleType) -> None:
     assert ask(rules, rule, TABLE, rows) == [0, 1, 0]
 
 
+@pytest.mark.parametrize(
+    ("task", "rule", "what"),
+    [
+        (
+            TABLE,
+            lambda c: ["high" if one > 60 else "low" for one in c["age"]],
+            "values are missing",
+        ),
+        (TABLE, lambda c: [{"a": 0, "b": 1}[one] for one in c["ward"]], "categories are not the"),
+        (TEXT, lambda texts: ["spam" if one[0] == "!" else "ham" for one in texts], "is empty"),
+        (TABLE, lambda c: [0] * min(len(c["age"]), 2), "values are missing"),
+    ],
+)
+def test_what_can_not_do_without_a_value_is_refused_before_it_could_fail_a_round(
+    task: Task, rule: Any, what: str, rules: ModuleType
+) -> None:
+    with pytest.raises(ValueError, match=f"it votes, but not where .*{what}.*let it fill in"):
+        ask(rules, rule, task, None)
+
+
 def test_texts_come_as_texts(rules: ModuleType) -> None:
     assert isinstance(TEXT.input, TextInput)
     rows = TEXT.input.encode(["hello", "win a prize"])

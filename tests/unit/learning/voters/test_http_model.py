@@ -83,6 +83,27 @@ def test_columns_go_by_name() -> None:
         assert made.vote(rows, ONE_HOT).tolist() == [0, 1, 1]
 
 
+def test_a_missing_number_is_null_which_a_service_must_take() -> None:
+    assert isinstance(TABLE.input, TableInput)
+    model = Model(
+        inputs=[{"name": "age", "datatype": "FP32", "shape": [-1, 1]}],
+        outputs=[{"name": "label", "datatype": "INT64", "shape": [-1]}],
+        predict=lambda age: {"label": np.isnan(age[:, 0]).astype(int)},
+    )
+    rows = TABLE.input.encode({"age": [50, None], "ward": ["a", "b"]})
+    with serving(model) as url:
+        made = voter(url, TABLE, inputs=ModelInputs.RAW)
+        assert made.vote(rows, ONE_HOT).tolist() == [0, 1]
+        assert model.asked[-1][1]["inputs"][0]["data"] == [50, None]
+
+    def strict(age: Any) -> dict[str, Any]:
+        return {"label": np.zeros(len(age) - int(np.isnan(age).any()), int)}
+
+    model.predict = strict
+    with serving(model) as url, pytest.raises(ValueError, match="not where values are missing"):
+        voter(url, TABLE, inputs=ModelInputs.RAW)
+
+
 def test_tls_is_checked_against_the_owners_authority(tmp_path: Path) -> None:
     authority = CertificateAuthority.create(tmp_path / "ca")
     authority.issue(Identity(Role.DEALER, "model"), tmp_path / "model", hosts=["localhost"])

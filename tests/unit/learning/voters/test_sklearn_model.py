@@ -89,7 +89,7 @@ def test_attributes_are_scored_by_probability(tmp_path: Path) -> None:
 def test_columns_by_name_say_that_pandas_is_missing(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['pandas'] = None\n"
-        "from mpc_vote.learning.voters.sklearn_model import _frame\n_frame()"
+        "from mpc_vote.learning.voters.sklearn_model import _frame\n_frame(None)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert "pip install pandas, or leave --inputs at features" in done.stderr
@@ -104,9 +104,16 @@ def test_that_pandas_is_missing_is_told_before_types_are_to_be_trusted(
         voter(tmp_path / "m.skops", model, TABLE, inputs=ModelInputs.RAW)
 
 
-def test_columns_by_name_come_as_a_data_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("age", "ward"), [(1.0, "a"), (None, None)])
+def test_columns_by_name_come_as_a_data_frame_of_the_same_types_whatever_is_missing(
+    age: float | None, ward: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=lambda columns: columns))
-    assert _frame()({"age": [1.0, None]}) == {"age": [1.0, None]}
+    assert isinstance(TABLE.input, TableInput)
+    frame = _frame(TABLE.input)({"age": [age], "ward": [ward]})
+    assert list(frame) == ["age", "ward"]
+    assert [column.dtype for column in frame.values()] == [np.float64, np.object_]
+    assert frame["ward"].tolist() == [ward] and np.isnan(frame["age"][0]) == (age is None)
 
 
 @pytest.mark.parametrize(

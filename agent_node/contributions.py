@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +29,10 @@ from agent_node.serving import Serving
 from mpc_vote import database
 from mpc_vote.app.process import CommandError
 from mpc_vote.data.identity import DTYPE, ID_BYTES, IdentityArray
-from mpc_vote.learning.voters.bounded import BoundedVoter, CountArray, UsedArray
 from mpc_vote.voting.ballots import BallotKind
+
+if TYPE_CHECKING:
+    from mpc_vote.learning.voters.bounded import BoundedVoter, CountArray, UsedArray
 
 FILE = "contributions.db"
 
@@ -244,10 +247,11 @@ def counted(
 ) -> Iterator[tuple[list[Serving], Contributions | None]]:
     """Servings with voters that count, where their task bounds contributions, and the file that all
     of them share; none where no task does."""
+    # An agent makes no other voter for such a task.
     bounded = {
-        number: one.voter
+        number: cast("BoundedVoter", one.voter)
         for number, one in enumerate(servings)
-        if isinstance(one.voter, BoundedVoter)
+        if one.task is not None and one.task.vote.max_contributions is not None
     }
     if not bounded:
         yield list(servings), None

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from mpc_vote.data.sample import Draft, Wishes, draft_lines, draft_pictures, draft_sheet
-from mpc_vote.learning.contribution_bound import suggest_bound
 from mpc_vote.learning.features.by_task import check_features, for_task
 from mpc_vote.learning.features.draft import draft_features
 from mpc_vote.tasks import TableInput, Task, Vote
@@ -78,6 +77,7 @@ def draft_task(
 def _bounded(drafted: Task, sample: Path, planned_queries: int, weights: Path | None) -> Task:
     """The task with what a public rule says of a record's contributions."""
     from mpc_vote.data.readers import read_records
+    from mpc_vote.learning.contribution_bound import suggest_bound
 
     vote = drafted.vote
     if vote.reach is None or not vote.ballot.needs_k:

@@ -29,6 +29,7 @@ from mpc_vote.learning.voters.knn import KnnVoter
 from mpc_vote.privacy.contributions import BoundedRound, Neighbours, record_epsilon
 from mpc_vote.privacy.ledger import Budget, Ledger
 from mpc_vote.proto.mpcvote.v1 import common_pb2
+from mpc_vote.tasks import Features, Task, VectorInput, Vote
 from mpc_vote.voting.ballots import KNN_COUNT
 from mpc_vote.voting.charge import charge
 
@@ -191,7 +192,9 @@ def test_only_tasks_with_a_bound_have_counters(tmp_path: Path) -> None:
     with counted([plain], tmp_path, LEDGER) as (servings, kept):
         assert servings == [plain] and kept is None
     assert not (tmp_path / FILE).exists()
-    bound = Serving(common_pb2.Offer(), near(2), "knn")
+    vote = Vote(KNN_COUNT, 10, radius=1.0, max_contributions=2)
+    task = Task("bounded", ("a", "b"), VectorInput((1,)), Features("raw"), vote)
+    bound = Serving(common_pb2.Offer(), near(2), "knn", task)
     with counted([plain, bound], tmp_path, LEDGER) as (servings, kept):
         assert servings[0] is plain and isinstance(servings[1].voter, CountingVoter)
         assert kept is not None

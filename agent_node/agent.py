@@ -21,6 +21,7 @@ import grpc
 
 from agent_node.participation import Participant
 from agent_node.policy import Policy
+from agent_node.record_loss import RecordLoss
 from agent_node.repeats import Repeats
 from agent_node.serving import Serving
 from mpc_vote.errors import ErrorKind, VoteError
@@ -46,8 +47,10 @@ class Agent(Participant):
         coordinator: rpc.AuthenticatedChannel,
         parties: Mapping[str, grpc.aio.Channel],
         scratch: Path,
+        record_loss: RecordLoss | None = None,
     ) -> None:
         super().__init__(name, policy, servings, coordinator, parties, scratch)
+        self._record_loss = record_loss
         self._capabilities = capabilities
         self._welcomed = False
         self._repeats = Repeats()
@@ -195,6 +198,8 @@ class Agent(Participant):
             self._promised.pop(round_id, None)
             self._ended.discard(round_id)
         await self._say(call, reply)
+        if self._record_loss is not None and reply.HasField("submitted"):
+            log.info("round %s: %s", round_id, await asyncio.to_thread(str, self._record_loss))
 
     async def _overload(self, wire_spec: bytes, call: Any) -> None:
         """Declines a round that comes while too many are open."""

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agent_node.agent import Agent
+from agent_node.contributions import counted
 from agent_node.policy import Policy, announced
+from agent_node.record_loss import RecordLoss
 from agent_node.serving import Serving
 from agent_node.settings import AgentSettings
 from mpc_vote.app import folder, process
@@ -31,8 +33,8 @@ async def open_agent(
     servings: Sequence[Serving],
     kind: type[Agent] = Agent,
 ) -> Agent:
-    """An agent whose ledger and connections last as long as the stack; whatever it serves is
-    charged to the one ledger."""
+    """An agent whose ledger, counters and connections last as long as the stack; whatever it serves
+    is charged to the one ledger."""
     name = credentials.identity.name
     stack.enter_context(folder.held(data_dir))
     budget = Budget(settings.budget_agent, settings.budget_instance, settings.delta)
@@ -40,6 +42,8 @@ async def open_agent(
         contextlib.closing(Ledger(data_dir / "ledger.db", budget, str(credentials.identity)))
     )
     log.info("%s spends from ledger %s", credentials.identity, ledger.ledger_id)
+    servings, kept = stack.enter_context(counted(servings, data_dir, ledger.ledger_id))
+    record_loss = None if kept is None else RecordLoss(ledger, kept, settings.delta)
     capabilities = announced(settings)
     capabilities.offers.extend(one.offer for one in servings)
     capabilities.ledger_id = ledger.ledger_id
@@ -59,6 +63,7 @@ async def open_agent(
         channel,
         parties,
         data_dir,
+        record_loss,
     )
 
 

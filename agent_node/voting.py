@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agent_node.advice import owner_warnings
+from agent_node.contributions import AlreadyAnswered, CountingVoter
 from agent_node.serving import Serving
 from agent_node.settings import AgentSettings, ServedTask, VoterSettings
 from mpc_vote.app.config import ConfigError
@@ -108,6 +109,11 @@ def _of_task(
         if settings.public is not None:
             public = read_inputs(settings.public, task, bad_rows=settings.bad_rows).rows
     vote = task.vote
+    if vote.max_contributions is not None and settings.voter != NEIGHBOURS:
+        raise ConfigError(
+            f"--voter: task {task.name} bounds what a record contributes, which {NEIGHBOURS} keeps "
+            f"to and {settings.voter} does not"
+        )
     k = vote.k or agent_settings.k
     options = _options(settings, k, task.features.map, vote.reach, task=task, public=public)
     voter = _voter(settings, data, options, agent_settings.delta, agent)
@@ -223,10 +229,16 @@ def cast_ballot(
 
 
 def await_voter(voter: Voter, name: str, spec: Spec) -> None:
-    """Waits until a voter that was started again can be asked; nothing is charged if it can't.
+    """Waits until a voter can be asked about a round; nothing is charged if it can't.
 
-    Its start depends on no query.
+    Whether it can depends on no query, and on no record.
     """
+    if isinstance(voter, CountingVoter):
+        try:
+            voter.check_new(spec.round_id)
+        except AlreadyAnswered as error:
+            why = "it was answered before, perhaps by this agent before a restart"
+            raise VoteError(ErrorKind.POLICY_REFUSED, why=why) from error
     if not isinstance(voter, IsolatedVoter):
         return
     try:
@@ -241,6 +253,8 @@ def _asked(voter: Voter, spec: Spec, queries: npt.NDArray[Any]) -> npt.NDArray[A
     """Votes, in time for them to be shared."""
     if isinstance(voter, IsolatedVoter):
         return voter.vote(queries, spec.ballot, _SHARE_OF_TIME * spec.seconds_left())
+    if isinstance(voter, CountingVoter):
+        return voter.answer(spec.round_id, queries)
     return np.asarray(voter.vote(queries, spec.ballot))
 
 

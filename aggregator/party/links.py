@@ -272,7 +272,7 @@ class _Arrival:
         loop = asyncio.get_running_loop()
         self.claimed: asyncio.Future[bool] = loop.create_future()
         self.ended: asyncio.Future[bool] = loop.create_future()
-        self._lease = Lease(leased, self.ended.set_result, hello)
+        self._lease = Lease(leased, self._end, hello)
         leased.watch(lambda: self._settle(False))
 
     def claim(self) -> Lease:
@@ -280,6 +280,11 @@ class _Arrival:
         self._lease.link.unwatch()
         self._settle(True)
         return self._lease
+
+    def _end(self, whole: bool) -> None:
+        # Where the party stops, nobody waits for it any more.
+        if not self.ended.done():
+            self.ended.set_result(whole)
 
     def _settle(self, claimed: bool) -> None:
         if not self.claimed.done():

@@ -68,6 +68,21 @@ class InitSettings(Settings):
     reach: float | None = Field(
         None, gt=0, lt=1, description="share of the queries within which neighbours must lie"
     )
+    radius: float | None = Field(
+        None, gt=0, description="distance in the feature map within which neighbours must lie"
+    )
+    max_contributions: int | None = Field(
+        None, ge=1, description="queries that one record contributes to at most; takes a radius"
+    )
+    planned_queries: int | None = Field(
+        None,
+        ge=1,
+        description="queries to come in all: radius and max_contributions then follow from the "
+        "sample, where they are not given",
+    )
+    identifier: str | None = Field(
+        None, description="column by which members know a record of a table again; never sent"
+    )
     overwrite: bool = Field(False, description="replace a task that is there")
     log_level: LogLevel = Field("warning", description="debug, info, warning or error")
 
@@ -171,6 +186,7 @@ async def _init_main(settings: InitSettings) -> None:
         settings.max_categories,
         _size(settings.size),
         settings.ballot.attributes,
+        settings.identifier or "",
     )
     try:
         drafted = draft_task(
@@ -183,6 +199,9 @@ async def _init_main(settings: InitSettings) -> None:
             ballot=settings.ballot,
             k=settings.k,
             reach=settings.reach,
+            radius=settings.radius,
+            max_contributions=settings.max_contributions,
+            planned_queries=settings.planned_queries,
         )
     except (ValueError, FileNotFoundError, ConnectionError) as error:
         raise CommandError(str(error)) from error

@@ -28,12 +28,20 @@ def show_task(out: Console, task: Task) -> None:
     out.print(f"inputs: {_inputs(task)}")
     if isinstance(task.input, TableInput):
         out.print(_columns(task.input))
+        if task.input.identifier:
+            out.print(f"a record is known by: {task.input.identifier}, which is never sent")
         if task.input.ignored:
             out.print(f"no inputs: {', '.join(task.input.ignored)}")
     features = ", ".join(f"{key} {value}" for key, value in task.features.parameters.items())
     out.print(f"compared by: {task.features.map}{features and f' ({features})'}", soft_wrap=True)
     vote = ", ".join(f"{key} {value}" for key, value in task.vote.settings().items())
     out.print(f"vote: {vote}")
+    if task.vote.max_contributions is not None:
+        out.print(
+            f"a record contributes to at most {task.vote.max_contributions:,} queries in all tasks "
+            f"and rounds together: those within {task.vote.radius:g} of it",
+            soft_wrap=True,
+        )
     show_digest(out, task)
 
 

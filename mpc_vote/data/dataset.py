@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mpc_vote.data import identity
+from mpc_vote.data.identity import IdentityArray
+
 FloatArray = npt.NDArray[np.float32]
 PointArray = npt.NDArray[Any]
 """float32, or uint8."""
@@ -19,13 +22,15 @@ class Dataset:
     """Points `x` of shape (n, ...) with labels `y` in 0..classes-1; n may be 0.
 
     Points are float32, or uint8 where they are pictures or texts as they travel.
-    With several attributes to a point, `y` is (n, classes) of 0 and 1.
+    With several attributes to a point, `y` is (n, classes) of 0 and 1. Records that have
+    identifiers of their own are known by them, others by their content.
     """
 
     name: str
     x: PointArray
     y: LabelArray
     classes: int
+    named: IdentityArray | None = None
 
     def __post_init__(self) -> None:
         check_points(self.x)
@@ -33,6 +38,8 @@ class Dataset:
         check(self.y, self.classes)
         if len(self.x) != len(self.y):
             raise ValueError(f"there are {len(self.x)} points but {len(self.y)} labels")
+        if self.named is not None and len(self.named) != len(self.x):
+            raise ValueError(f"there are {len(self.x)} points but {len(self.named)} names")
 
     def __len__(self) -> int:
         return len(self.y)
@@ -49,7 +56,12 @@ class Dataset:
 
     def take(self, rows: npt.NDArray[np.int64], name: str | None = None) -> Dataset:
         """The chosen rows, copied, under a new name where one is given."""
-        return replace(self, name=name or self.name, x=self.x[rows], y=self.y[rows])
+        named = None if self.named is None else self.named[rows]
+        return replace(self, name=name or self.name, x=self.x[rows], y=self.y[rows], named=named)
+
+    def identities(self) -> IdentityArray:
+        """Which records these are, in whatever file they come again."""
+        return identity.of_content(self.x) if self.named is None else self.named
 
 
 def check_points(x: PointArray) -> None:

@@ -82,6 +82,8 @@ class Wishes:
     """Height and width of pictures."""
     attributes: bool = False
     """Whether a label names attributes, any number of them, with semicolons between them."""
+    identifier: str = ""
+    """The column that members' tables have identifiers in; the sample may have it, too."""
 
 
 def draft_sheet(sheet: Sheet, wishes: Wishes) -> Draft:
@@ -109,9 +111,8 @@ def draft_sheet(sheet: Sheet, wishes: Wishes) -> Draft:
     for name in (wishes.label, *wishes.categories, *filter(None, [wishes.text])):
         if name in sheet.nested:
             raise ValueError(f"{sheet.path}: {sheet.no_single_values(name)}")
-    rest = [
-        name for name in sheet.table.column_names if name not in (wishes.label, *wishes.ignored)
-    ]
+    known = (wishes.label, wishes.identifier, *wishes.ignored)
+    rest = [name for name in sheet.table.column_names if name not in known]
     text = wishes.text
     if text is None and len(rest) == 1 and _is_prose(_texts(sheet, rest[0])):
         text = rest[0]
@@ -219,7 +220,7 @@ def _table(sheet: Sheet, names: Sequence[str], wishes: Wishes, notes: list[str])
     if not columns:
         raise ValueError(f"{sheet.path}: no column is left beside the label: {'; '.join(notes)}")
     assert wishes.label is not None
-    return TableInput(tuple(columns), wishes.label, tuple(left_out))
+    return TableInput(tuple(columns), wishes.label, tuple(left_out), wishes.identifier)
 
 
 def _column(sheet: Sheet, name: str, wishes: Wishes) -> tuple[Column | None, str]:

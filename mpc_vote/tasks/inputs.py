@@ -207,6 +207,8 @@ class TableInput(Input):
     columns: tuple[Column, ...]
     label: str
     ignored: tuple[str, ...] = ()
+    identifier: str = ""
+    """The column by which an agent knows a record again; it is no input, and never sent."""
     kind: ClassVar[str] = "table"
     dtype: ClassVar[np.dtype[Any]] = np.dtype("<f4")
 
@@ -214,11 +216,13 @@ class TableInput(Input):
     def parse(cls, section: Section) -> TableInput:
         """From a task's file."""
         label, ignored = section.text("label"), section.texts("ignored", ())
+        identifier = section.text("identifier") if section.has("identifier") else ""
         columns = tuple(_column(one) for one in section.sections("columns"))
         if not 0 < len(columns) <= MAX_COLUMNS:
             raise TaskError(f"a table has 1 to {MAX_COLUMNS:,} columns beside its label")
-        check_different((label, *ignored, *(c.name for c in columns)), "input.columns")
-        return cls(columns, label, ignored)
+        named = (identifier,) if identifier else ()
+        check_different((label, *named, *ignored, *(c.name for c in columns)), "input.columns")
+        return cls(columns, label, ignored, identifier)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -228,6 +232,8 @@ class TableInput(Input):
         settings: dict[str, Any] = {"label": self.label}
         if self.ignored:
             settings["ignored"] = list(self.ignored)
+        if self.identifier:
+            settings["identifier"] = self.identifier
         return settings | {"columns": [column.settings() for column in self.columns]}
 
     def encode(self, values: Mapping[str, Sequence[Any]]) -> npt.NDArray[np.float32]:

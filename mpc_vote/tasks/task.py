@@ -29,6 +29,10 @@ from mpc_vote.voting.limits import MAX_CLASSES, MAX_K
 
 FORMAT = 1
 MAX_TASK_BYTES = 1 << 20
+MAX_RADIUS = 1e15
+"""In the task's features: its square is a float32, and it is beyond all inputs' distances."""
+
+MAX_CONTRIBUTIONS = 1 << 30
 # A key of very many parts takes the standard library's parser hours; no text of a task has so many.
 _PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+"""
 _DEEP = re.compile(rf"(?<![\w\\-]){_PART}(?:\.[ \t]*+{_PART}){{{MAX_TEXT // 2}}}")
@@ -53,16 +57,25 @@ class Features:
 
 @dataclass(frozen=True)
 class Vote:
-    """How votes are cast: the kind of ballot, and for neighbours their number and radius."""
+    """How votes are cast: the kind of ballot, for neighbours their number and how near they must
+    be, and to how many queries one record may contribute."""
 
     ballot: BallotKind
     k: int = 0
     reach: float | None = None
     tau: int = 0
+    radius: float | None = None
+    max_contributions: int | None = None
 
     def settings(self) -> dict[str, Any]:
         """As the task's file has them."""
-        given = {"k": self.k, "reach": self.reach, "tau": self.tau}
+        given = {
+            "k": self.k,
+            "reach": self.reach,
+            "radius": self.radius,
+            "max_contributions": self.max_contributions,
+            "tau": self.tau,
+        }
         return {"ballot": self.ballot.name} | {key: value for key, value in given.items() if value}
 
 
@@ -222,6 +235,18 @@ def _vote(section: Section, classes: int) -> Vote:
         )
     k = section.integer("k", 1, MAX_K) if section.has("k") or ballot.needs_k else 0
     reach = section.number("reach", 0.0, 1.0) if section.has("reach") else None
+    radius = section.number("radius", 0.0, MAX_RADIUS) if section.has("radius") else None
+    if radius is not None and ballot.attributes:
+        raise TaskError(f"{section.name_of('radius')}: {name} ballots have no radius")
+    bound = None
+    if section.has("max_contributions"):
+        bound = section.integer("max_contributions", 1, MAX_CONTRIBUTIONS)
+        if not ballot.needs_k or radius is None:
+            raise TaskError(
+                f"{section.name_of('max_contributions')} takes a kNN ballot and a radius: a record "
+                "contributes to the queries that lie within a radius of it, which must not follow "
+                "from what is asked; mpc-vote task init --planned-queries works out both"
+            )
     tau = section.integer("tau", 1, classes) if ballot.needs_tau else 0
     section.done()
-    return Vote(ballot, k, reach, tau)
+    return Vote(ballot, k, reach, tau, radius, bound)

@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from mpc_vote import plugins
+from mpc_vote.data import identity
 from mpc_vote.data.dataset import Dataset
+from mpc_vote.data.identity import IdentityArray
 from mpc_vote.data.readers.labels import label_names, match
 from mpc_vote.data.readers.output import write_labelled
 from mpc_vote.data.readers.records import (
@@ -105,8 +108,50 @@ def read_labelled(
         labels, unlabelled = match(records.labels, task)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    kept, _ = usable(path, records, unlabelled | dict(records.bad), bad_rows)
-    return Dataset(path.stem, records.rows[kept], labels[kept], len(task.classes))
+    bad = unlabelled | unidentified(records, task) | dict(records.bad)
+    kept, _ = usable(path, records, bad, bad_rows)
+    try:
+        named = names_of(records, task, kept)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    return Dataset(path.stem, records.rows[kept], labels[kept], len(task.classes), named)
+
+
+def unidentified(records: Records, task: Task) -> dict[int, str]:
+    """Rows of private data that lack the identifier by which the task knows them."""
+    column = identifier_column(task)
+    if not column or records.identifiers is None:
+        return {}
+    given = enumerate(records.identifiers)
+    return {row: f"it has no {column}" for row, one in given if not (one or "").strip()}
+
+
+def identifier_column(task: Task) -> str:
+    """What the task calls the column of identifiers, if it has one."""
+    return task.input.identifier if isinstance(task.input, TableInput) else ""
+
+
+def names_of(records: Records, task: Task, kept: npt.NDArray[np.int64]) -> IdentityArray | None:
+    """The names of rows that have identifiers. No two may be alike: contributions of one record
+    would then depend on another one, and a query could lose both at once."""
+    column = identifier_column(task)
+    if not column:
+        return None
+    if records.identifiers is None:
+        raise ValueError(
+            f"it has no column {column!r}, by which the task {task.name} knows records"
+        )
+    texts = [(records.identifiers[int(place)] or "").strip() for place in kept]
+    first: dict[str, int] = {}
+    for place, text in zip(kept.tolist(), texts, strict=True):
+        if text in first:
+            lines = f"{records.lines[first[text]]} and {records.lines[place]}"
+            raise ValueError(
+                f"lines {lines} have the same {column}: a record is one line, so leave one of them "
+                "out"
+            )
+        first[text] = place
+    return identity.of_identifiers(texts)
 
 
 def read_inputs(

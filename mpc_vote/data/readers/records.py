@@ -60,6 +60,8 @@ class Records:
     """Columns that the task does not know, which are left out."""
     sheet: Sheet | None = None
     """The table that they are from, with which labels are written."""
+    identifiers: Sequence[str | None] | None = None
+    """Where the task names a column of them, and the file has it."""
 
     def __post_init__(self) -> None:
         if not len(self.lines):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mpc_vote.data.readers import where_labels
+from mpc_vote.data.readers import names_of, unidentified, where_labels
 from mpc_vote.data.readers.labels import match
 from mpc_vote.data.readers.records import BadRow, Records
 from mpc_vote.tasks import NumberColumn, TableInput, Task
@@ -57,8 +57,9 @@ def fit(records: Records, task: Task, *, labelled: bool) -> Fit:
             where = where_labels(task)
             raise ValueError(f"it has no labels ({where}); if it holds queries, pass --queries")
         labels, unlabelled = match(records.labels, task)
-        bad = unlabelled | bad
+        bad = unlabelled | unidentified(records, task) | bad
         kept = np.delete(labels, list(bad), axis=0)
+        names_of(records, task, np.delete(np.arange(len(labels)), list(bad)))
         classes = _counted(kept, task)
         warnings = [] if task.attributes else outvoted(classes, task.vote.k)
     rows = [BadRow(records.lines[place], bad[place]) for place in sorted(bad)]

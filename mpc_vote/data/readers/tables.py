@@ -65,15 +65,16 @@ def table_records(sheet: Sheet, schema: TableInput) -> Records:
                     unknown[column.name] = others
         except ValueError as error:
             raise ValueError(f"{sheet.path}: column {column.name!r}: {error}") from error
-    known = {schema.label, *names, *schema.ignored}
+    known = {schema.label, schema.identifier, *names, *schema.ignored}
     return Records(
         schema.encode(values),
-        _labels(sheet, schema.label),
+        _texts(sheet, schema.label),
         sheet.lines,
         {row: "; ".join(why) for row, why in bad.items()} | dict(sheet.bad),
         unknown,
         tuple(name for name in sheet.table.column_names if name not in known),
         sheet,
+        _texts(sheet, schema.identifier),
     )
 
 
@@ -88,7 +89,7 @@ def text_records(sheet: Sheet, schema: TextInput) -> Records:
     known = (schema.text, schema.label)
     return Records(
         schema.encode([text or "" for text in texts]),
-        _labels(sheet, schema.label),
+        _texts(sheet, schema.label),
         sheet.lines,
         empty | dict(sheet.bad),
         extra=tuple(name for name in sheet.table.column_names if name not in known),
@@ -102,10 +103,11 @@ def _categories(sheet: Sheet, given: Any, column: CategoryColumn) -> tuple[Any, 
     return values, int(np.count_nonzero(others))
 
 
-def _labels(sheet: Sheet, label: str) -> list[str | None] | None:
-    if label not in sheet.table.column_names:
+def _texts(sheet: Sheet, column: str) -> list[str | None] | None:
+    """Of a column that a file may lack."""
+    if column not in sheet.table.column_names:
         return None
-    return cells.texts(sheet.table.column(label), unquote=sheet.quoted)
+    return cells.texts(sheet.table.column(column), unquote=sheet.quoted)
 
 
 def unquoted(sheet: Sheet, given: Any) -> Any:

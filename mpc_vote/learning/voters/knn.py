@@ -31,8 +31,9 @@ from mpc_vote.data.dataset import (
     check_points,
 )
 from mpc_vote.learning.features.maps import FeatureMap, feature_map
-from mpc_vote.learning.voters import VoterOptions
+from mpc_vote.learning.voters import Voter, VoterOptions
 from mpc_vote.learning.voters.sight import sight
+from mpc_vote.tasks.task import MAX_RADIUS
 from mpc_vote.voting.ballots import (
     ABSTAIN,
     KNN_COUNT,
@@ -47,23 +48,33 @@ _NEVER = 2**31 - 1
 _HELD = 1 << 20
 
 
-def make(data: Dataset | None, options: VoterOptions) -> KnnVoter | AttributeVoter:
-    """The voter of nearest neighbours for classes, or for attributes."""
+def make(data: Dataset | None, options: VoterOptions) -> Voter:
+    """The voter of nearest neighbours for classes, or for attributes; where the task bounds what a
+    record contributes, one that keeps to it."""
     k, features = options.k, sight(options)
     if data is None:
         raise ValueError("neighbours are looked for in the agent's records: pass --data")
     if data.multi_label:
         return AttributeVoter(data.x, data.y, data.classes, k, features=features)
-    return KnnVoter(data.x, data.y, data.classes, k, features=features, reach=options.reach)
+    radius = None if options.task is None else options.task.vote.radius
+    bound = None if options.task is None else options.task.vote.max_contributions
+    if bound is not None and radius is not None:
+        from mpc_vote.learning.voters.bounded import BoundedVoter
+
+        return BoundedVoter(data, k, radius, bound, features=features, reach=options.reach)
+    return KnnVoter(
+        data.x, data.y, data.classes, k, features=features, reach=options.reach, radius=radius
+    )
 
 
 class KnnVoter:
     """An agent's private points, ready to be asked for the labels nearest to public queries (the
     paper's Algorithm 3).
 
-    With a `reach`, only neighbours within a radius count: the distance from the query to the
-    nearest such share of the *other queries*. That is public, so the sensitivity stays; and an
-    agent that never saw a query's class abstains instead of voting for the likeliest wrong one.
+    With a `reach`, only neighbours within a distance count: that from the query to the nearest such
+    share of the *other queries*; with a `radius`, only those within that. Both are public, so the
+    sensitivity stays; and an agent that never saw a query's class abstains instead of voting for
+    the likeliest wrong one.
     """
 
     kinds: tuple[BallotKind, ...] = (KNN_COUNT, KNN_FREQUENCY, ONE_HOT)
@@ -77,21 +88,18 @@ class KnnVoter:
         *,
         features: str | FeatureMap = "raw",
         reach: float | None = None,
+        radius: float | None = None,
     ) -> None:
         check_points(x)
         check_labels(y, classes)
         if len(x) != len(y):
             raise ValueError(f"there are {len(x)} points but {len(y)} labels")
-        if len(x) == 0:
-            raise ValueError("an agent without points can't vote")
-        if k < 1:
-            raise ValueError(f"k must be at least 1, got {k}")
-        if reach is not None and not 0 < reach < 1:
-            raise ValueError(f"reach must lie strictly between 0 and 1, got {reach}")
+        check_neighbours(len(x), k, reach, radius)
         self.classes = classes
         self.k = k
         self._shape = x.shape[1:]
         self._reach = reach
+        self._radius = radius
         self._features = feature_map(features) if isinstance(features, str) else features
         self._labels = y.copy()
         self._index = _index(self._features(x))
@@ -109,13 +117,11 @@ class KnnVoter:
         if len(queries) == 0:
             return np.zeros((0, self.classes), dtype=np.int64)
         vectors = self._features(queries)
-        radius = None if self._reach is None else _radius(vectors, self._reach)
+        limit = limits(vectors, self._reach, self._radius)
         votes = np.zeros((len(queries), self.classes), dtype=np.int64)
-        for rows in _blocks(len(queries), min(self.k, self._index.ntotal)):
+        for rows in blocks(len(queries), min(self.k, self._index.ntotal)):
             distances, nearest = _nearest(self._index, vectors[rows], self.k)
-            counted = np.isfinite(distances)
-            if radius is not None:
-                counted &= distances <= radius[rows, None]
+            counted = np.isfinite(distances) & (distances <= limit[rows, None])
             at = np.nonzero(counted)[0] * self.classes + self._labels[nearest[counted]]
             found = np.bincount(at, minlength=len(nearest) * self.classes)
             votes[rows] = found.reshape(len(nearest), self.classes)
@@ -163,7 +169,7 @@ class AttributeVoter:
         vectors = self._features(queries)
         known, attributes = self._attributes.shape
         shares = np.zeros((len(queries), attributes))
-        for rows in _blocks(len(queries), min(self._k, known) * attributes):
+        for rows in blocks(len(queries), min(self._k, known) * attributes):
             distances, nearest = _nearest(self._index, vectors[rows], self._k)
             found = np.isfinite(distances)
             held = (self._attributes[nearest] * found[:, :, None]).sum(axis=1)
@@ -177,7 +183,29 @@ def majority(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.where(counts.any(axis=1), np.argmax(counts, axis=1), ABSTAIN).astype(np.int64)
 
 
-def _radius(queries: FloatArray, reach: float) -> FloatArray:
+def check_neighbours(records: int, k: int, reach: float | None, radius: float | None) -> None:
+    """Refuses what no neighbours can be found by."""
+    if records == 0:
+        raise ValueError("an agent without points can't vote")
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}")
+    if reach is not None and not 0 < reach < 1:
+        raise ValueError(f"reach must lie strictly between 0 and 1, got {reach}")
+    if radius is not None and not 0 < radius <= MAX_RADIUS:
+        raise ValueError(f"a radius must be positive, at most {MAX_RADIUS:g}, got {radius}")
+
+
+def limits(queries: FloatArray, reach: float | None, radius: float | None) -> FloatArray:
+    """The squared distance from each query within which neighbours count; infinite if all do."""
+    found = np.full(len(queries), np.inf, dtype=np.float32)
+    if reach is not None:
+        found = _reached(queries, reach)
+    if radius is not None:
+        found = np.minimum(found, np.float32(radius * radius))
+    return found
+
+
+def _reached(queries: FloatArray, reach: float) -> FloatArray:
     """Squared distance within which the nearest `reach` of the other queries lie, at least one.
 
     Infinite where too few of them have a distance at all.
@@ -186,18 +214,16 @@ def _radius(queries: FloatArray, reach: float) -> FloatArray:
         return np.full(len(queries), np.inf, dtype=np.float32)
     rank = max(1, int(reach * (len(queries) - 1)))
     index, radius = _index(queries), np.empty(len(queries), dtype=np.float32)
-    for rows in _blocks(len(queries), rank + 1):
+    for rows in blocks(len(queries), rank + 1):
         distances, _ = _nearest(index, queries[rows], rank + 1)
         radius[rows] = distances[:, -1]
     return radius
 
 
-def _blocks(rows: int, each: int) -> Iterator[slice]:
-    """Rows in turn, so many at a time that what is held of them, `each` numbers a row, is bounded.
-
-    Whoever asks chooses how many rows there are; a row's answer does not depend on the others.
-    """
-    step = max(1, _HELD // each)
+def blocks(rows: int, each: int, most: int = _HELD) -> Iterator[slice]:
+    """Rows in turn, so many at a time that what is held of them, `each` numbers a row, is bounded:
+    whoever asks chooses how many rows there are."""
+    step = max(1, min(most, _HELD // each))
     return (slice(start, start + step) for start in range(0, rows, step))
 
 

@@ -21,10 +21,13 @@ from mpc_vote.data.partition import save_part
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.learning.voters.knn import KnnVoter
 from mpc_vote.pki.identity import Credentials, Role
+from mpc_vote.tasks import Features, Task, VectorInput, Vote
+from mpc_vote.tasks.toml import dump
 from mpc_vote.testbed.chaos.passing import Pair
 from mpc_vote.testbed.chaos.proxy import ProxyNetwork
 from mpc_vote.testbed.children import RoleProcess
 from mpc_vote.testbed.cluster import Cluster
+from mpc_vote.voting.ballots import KNN_COUNT
 
 PARTIES = 3
 AGENTS = ("agent-0", "agent-1", "agent-2")
@@ -37,9 +40,18 @@ EXCHANGE_SECONDS = 5
 GRACE_SECONDS = 50
 LIMIT_SECONDS = ANSWER_SECONDS + AGGREGATE_SECONDS + GRACE_SECONDS
 
-_CLASSES, _FEATURES, _ROWS, _NEIGHBOURS, _QUERIES = 3, 5, 60, 5, 12
+_CLASSES, _FEATURES, _ROWS, _NEIGHBOURS = 3, 5, 60, 5
+QUERIES = 12
 # So little that a round carries no noise at all, almost surely: its labels are known.
 _SIGMA = 1e-5
+# All records lie within the radius, and contribute to every query that is answered.
+_TASK = Task(
+    "faults",
+    tuple(str(number) for number in range(_CLASSES)),
+    VectorInput((_FEATURES,)),
+    Features("raw"),
+    Vote(KNN_COUNT, _NEIGHBOURS, radius=1e6, max_contributions=1 << 30),
+)
 _START_SECONDS = 120.0
 _POLL_SECONDS = 0.05
 
@@ -83,16 +95,19 @@ class Federation(Cluster):
     def create(cls, directory: Path) -> Federation:
         """With certificates and data, not started yet."""
         agents = {}
+        task = directory / "task.toml"
+        task.write_text(dump(_TASK))
         for number, name in enumerate(AGENTS):
             path = directory / f"{name}.npz"
             save_part(path, _points(100 + number, _ROWS))
-            agents[name] = {"data": str(path), "k": str(_NEIGHBOURS)}
+            agents[name] = {"task": str(task), "data": str(path)}
         federation = cls(
             directory,
             PARTIES,
             agents,
             {"aggregate-seconds": str(AGGREGATE_SECONDS)},
             {"exchange-seconds": str(EXCHANGE_SECONDS)},
+            tasks=(task,),
         )
         federation.issue()
         return federation
@@ -200,7 +215,7 @@ class Federation(Cluster):
 
     def queries(self, request_id: str) -> npt.NDArray[np.float32]:
         """The public queries of a request: other ones for each."""
-        return _points(int.from_bytes(request_id.encode()), _QUERIES).x
+        return _points(int.from_bytes(request_id.encode()), QUERIES).x
 
     def winners(self, request_id: str, agents: list[str]) -> Labels:
         """What these agents' votes add up to, in the plain; ties go to the lower class."""
@@ -217,7 +232,7 @@ class Federation(Cluster):
         """A request from this process."""
         started = time.monotonic()
         plan = Plan(
-            classes=_CLASSES,
+            task=_TASK,
             sigma=_SIGMA,
             quorum=QUORUM,
             answer_seconds=ANSWER_SECONDS,
@@ -249,7 +264,7 @@ class Federation(Cluster):
             "coordinator": self.address("client", "coordinator"),
             "queries": str(queries),
             "out": str(out),
-            "classes": str(_CLASSES),
+            "task": str(self.tasks[0]),
             "sigma": str(_SIGMA),
             "quorum": str(QUORUM),
             "answer-seconds": str(ANSWER_SECONDS),

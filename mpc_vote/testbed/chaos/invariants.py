@@ -3,9 +3,11 @@
 1. Labels that were released are charged at the coordinator and at every agent that they count.
 2. A party answers one aggregation of a round, ever; those that answer count the same set, which is
    no smaller than the quorum; what is counted is each agent's vote once.
-3. A request ends with labels or with an error of the catalogue, in time; no round stays open; no
+3. An agent whose vote is counted has every contribution to it on disk, each once; and none of a
+   round that it was not charged for.
+4. A request ends with labels or with an error of the catalogue, in time; no round stays open; no
    process but the one that was killed ends.
-4. No process logs an error that it did not expect.
+5. No process logs an error that it did not expect.
 """
 
 from __future__ import annotations
@@ -19,12 +21,19 @@ from typing import Any
 
 import numpy as np
 
+from agent_node.contributions import FILE
 from mpc_vote import database
 from mpc_vote.app.process import CommandError
 from mpc_vote.errors import ErrorKind
 from mpc_vote.privacy.ledger import LedgerView
 from mpc_vote.proto.mpcvote.v1 import common_pb2, label_pb2
-from mpc_vote.testbed.chaos.federation import LIMIT_SECONDS, Federation, Labels, RequestOutcome
+from mpc_vote.testbed.chaos.federation import (
+    LIMIT_SECONDS,
+    QUERIES,
+    Federation,
+    Labels,
+    RequestOutcome,
+)
 from mpc_vote.testbed.chaos.proxy import InterceptedMessage, decode
 
 _UNEXPECTED = ("Traceback", " ERROR ", " CRITICAL ")
@@ -112,6 +121,7 @@ def violations(
 ) -> Iterator[str]:
     """What is wrong, a sentence each; nothing if all is well."""
     data = federation.directory / "data"
+    kept = {name: _contributions(data / name / FILE) for name in federation.agents}
     charged = {
         name: {spend.round_id for spend in _spends(data / name / "ledger.db")}
         for name in ("coordinator", *federation.agents)
@@ -120,6 +130,13 @@ def violations(
     known = list(rounds)
     for one in known:
         yield from _of_round(federation, one, seen.get(one.round_id, []), charged, marked)
+        yield from _of_contributions(one, kept, seen.get(one.round_id, []))
+    for name, (rounds_kept, used) in kept.items():
+        if not rounds_kept <= charged[name]:
+            yield f"{name} has counted contributions to a round that it was not charged for"
+        if used != {QUERIES * len(rounds_kept)}:
+            times = f"{sorted(used)} times in {len(rounds_kept)} rounds"
+            yield f"{name} has counted its records {times} of {QUERIES} queries"
     for outcome in outcomes:
         yield from _of_outcome(outcome, [r for r in known if r.request_id == outcome.request_id])
     try:
@@ -169,6 +186,17 @@ def _of_round(
                 yield f"{what}: label shares were released, and {name} was not charged"
 
 
+def _of_contributions(
+    one: RecordedRound,
+    kept: Mapping[str, tuple[set[str], set[int]]],
+    counts: list[ObservedAggregation],
+) -> Iterator[str]:
+    agents = {agent for count in counts if count.answered for agent, _ in count.agents}
+    for name in sorted(agents & kept.keys()):
+        if one.round_id not in kept[name][0]:
+            yield f"round {one.round_id}: a vote was counted whose contributions {name} lacks"
+
+
 def _of_outcome(outcome: RequestOutcome, rounds: list[RecordedRound]) -> Iterator[str]:
     what = f"the request {outcome.request_id}"
     if outcome.error in ("hung", "raised", "INTERNAL") or _is_vague(outcome.message):
@@ -211,6 +239,15 @@ class ProcessLogs:
 def _spends(path: Path) -> list[Any]:
     with contextlib.closing(LedgerView(path)) as ledger:
         return list(ledger.spends())
+
+
+def _contributions(path: Path) -> tuple[set[str], set[int]]:
+    """The rounds that an agent has answered, and how often its records were counted."""
+    with _reading(path) as opened:
+        opened.execute("BEGIN")
+        rounds = {row[0] for row in opened.execute("SELECT round_id FROM rounds")}
+        parts = opened.execute("SELECT used FROM counters").fetchall()
+    return rounds, {int(one) for (part,) in parts for one in np.frombuffer(part, dtype="<u4")}
 
 
 def _aggregated(directory: Path) -> set[str]:

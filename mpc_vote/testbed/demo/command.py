@@ -56,6 +56,11 @@ class DemoSettings(Settings):
         None, ge=1, le=3_000, description="public points to label; default: the task's"
     )
     sigma: float | None = Field(None, gt=0, description="noise in votes; default: the method's")
+    bounded: bool = Field(
+        False,
+        description="bound how many queries a record of the digits contributes to, by a rule that "
+        "looks at the public queries alone, and tell what a single record loses",
+    )
     engine: Engine | None = Field(
         None,
         description="how the winner is found: table, or one of CrypTen's own methods; by default "
@@ -144,8 +149,10 @@ async def _run_there(
     """With a service that runs already; how much memory it takes is not ours to see."""
     if settings.service is None or settings.certs is None:
         raise CommandError("--service needs the client's --certs")
-    if settings.task != "digits":
-        raise CommandError("a running service has the demo's digits: leave --task out")
+    if settings.task != "digits" or settings.bounded:
+        raise CommandError(
+            "a running service has the demo's digits without a task: leave --task and --bounded out"
+        )
     async with AsyncLabelClient(settings.service, settings.certs) as client:
         service = await client.service()
         agents = [agent.agent for agent in service.agents]
@@ -176,8 +183,10 @@ def _method(settings: DemoSettings) -> DemoMethod:
 
 
 def _scale(settings: DemoSettings) -> Scale:
+    if settings.bounded and settings.task != "digits":
+        raise CommandError("--bounded is for the demo on digits: leave --task out")
     queries = settings.queries or _SUBJECTS[settings.task].QUERIES
-    return Scale(settings.agents, queries, settings.seed)
+    return Scale(settings.agents, queries, settings.seed, settings.bounded)
 
 
 def _cluster(trial: Trial, folder: Path) -> Cluster:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,10 @@ from mpc_vote.app.process import CommandError
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.data.embedded import load_embedded
 from mpc_vote.data.partition import Partition, save_part, split_skewed
+from mpc_vote.learning.contribution_bound import suggest_bound
+from mpc_vote.learning.features.maps import feature_map
+from mpc_vote.tasks import Features, Task, VectorInput, Vote
+from mpc_vote.tasks.toml import dump
 from mpc_vote.testbed.demo.subject import DemoMethod, OnProgress, Predict, Scale, Subject
 from mpc_vote.voting.ballots import KNN_COUNT, ONE_HOT
 
@@ -45,12 +50,41 @@ def split(scale: Scale) -> Partition:
 def prepare(method: DemoMethod, scale: Scale, folder: Path) -> Subject:
     """Writes a part for each agent."""
     data = split(scale)
+    task = bounded_task(method, data.public) if scale.bounded else None
+    file = folder / "task.toml"
+    if task is not None:
+        file.write_text(dump(task), encoding="utf-8")
     agents = {}
     for number, part in enumerate(data.private):
         path = folder / f"private-{number}.npz"
         save_part(path, part)
-        agents[f"agent-{number}"] = {"data": str(path), **method.settings(number)}
-    return subject(method, scale, data, agents)
+        settings = method.settings(number) if task is None else {"task": str(file)}
+        agents[f"agent-{number}"] = {"data": str(path), **settings}
+    made = subject(method, scale, data, agents)
+    return made if task is None else replace(made, task=task, tasks=(file,), student=None)
+
+
+def bounded_task(method: DemoMethod, public: Dataset) -> Task:
+    """The same vote as a task that bounds what a record contributes, by the public rule that `task
+    init` has: from the queries, which are public."""
+    if method.name != Method.KNN:
+        raise CommandError("--bounded is for neighbours: leave --method out")
+    settings = method.settings(0)
+    reach, features = float(settings["reach"]), settings["features"]
+    bound = suggest_bound(feature_map(features)(public.x), reach, len(public))
+    return Task(
+        "digits",
+        tuple(str(digit) for digit in range(public.classes)),
+        VectorInput(public.shape),
+        Features(features),
+        Vote(
+            method.ballot,
+            int(settings["k"]),
+            reach,
+            radius=bound.radius,
+            max_contributions=bound.max_contributions,
+        ),
+    )
 
 
 def subject(

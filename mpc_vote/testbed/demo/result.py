@@ -9,6 +9,7 @@ from rich.table import Table
 
 from mpc_vote.cli.plan.advice import HIDDEN
 from mpc_vote.client import LabelResult
+from mpc_vote.privacy.contributions import Neighbours
 from mpc_vote.privacy.rounding import round_up
 from mpc_vote.testbed.demo.trial import Trial
 
@@ -30,6 +31,7 @@ def show(trial: Trial, figures: dict[str, Any], result: LabelResult) -> Table:
             "epsilon, instance level",
             f"{round_up(figures['epsilon_instance'])} at delta {figures['delta']:g}",
         ),
+        *_record(figures),
         (
             "epsilon, agent level",
             f"{round_up(figures['epsilon_agent'])} at delta {figures['delta']:g}",
@@ -49,6 +51,18 @@ def show(trial: Trial, figures: dict[str, Any], result: LabelResult) -> Table:
     ]:
         table.add_row(name, value)
     return table
+
+
+def _record(figures: dict[str, Any]) -> list[tuple[str, str]]:
+    """What a single record loses, where the task bounds what it contributes."""
+    bound = figures.get("max_contributions")
+    if bound is None:
+        return []
+    added, replaced = (
+        round_up(figures[f"epsilon_record_{kind.name.lower()}"]) for kind in Neighbours
+    )
+    told = f"{added} added or removed, {replaced} replaced, of {bound} contributions at most"
+    return [("epsilon of a record", told)]
 
 
 def remarks(trial: Trial, figures: dict[str, Any]) -> list[str]:
@@ -88,7 +102,9 @@ def _method(trial: Trial) -> str:
     parts = [method.name, f"{method.ballot.name} ballots"]
     if trial.subject.task is not None:
         parts += [f"{key} {value}" for key, value in trial.subject.task.vote.settings().items()][1:]
-    if len(method.agents) == 1:
+    if trial.scale.bounded:
+        parts.append(f"features {method.settings(0)['features']}")
+    elif len(method.agents) == 1:
         parts += [f"{key} {value}" for key, value in method.agents[0].items() if key != "voter"]
     else:
         kinds = Counter(method.settings(number)["voter"] for number in range(trial.scale.agents))

@@ -39,6 +39,8 @@ class Scale:
     agents: int
     queries: int
     seed: int
+    bounded: bool = False
+    """Whether a task bounds what a record contributes."""
 
 
 @dataclass(frozen=True)

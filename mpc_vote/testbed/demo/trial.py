@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +13,10 @@ from mpc_vote.argmax.registry import EngineKind
 from mpc_vote.cli import label, train
 from mpc_vote.cli.common import progress
 from mpc_vote.client import AsyncLabelClient, LabelResult, Plan
+from mpc_vote.privacy.contributions import BoundedRound, Neighbours, record_epsilon
 from mpc_vote.testbed.demo.comparison import Comparison
 from mpc_vote.testbed.demo.subject import DemoMethod, Scale, Subject
+from mpc_vote.voting.spec import Spec
 
 COLLUSION = 1
 _DELTA = 1e-3
@@ -65,6 +68,7 @@ class Trial:
             "epsilon_agent": cost.epsilon_agent,
             "epsilon_instance": cost.epsilon_instance,
             "delta": cost.delta,
+            **await asyncio.to_thread(_record_figures, result),
             "sigma": self.sigma,
             "queries": len(data.public),
             "agents": self.scale.agents,
@@ -76,3 +80,17 @@ class Trial:
             "mpc_round_trip_seconds": cost.mpc_round_trip_seconds,
             "upload_bytes_per_agent": cost.upload_bytes_per_agent,
         }, result
+
+
+def _record_figures(result: LabelResult) -> dict[str, float | int]:
+    """What a single record loses in the round, by the totals, where its task bounds that."""
+    bound = None if result.task is None else result.task.vote.max_contributions
+    if bound is None or result.spec is None:
+        return {}
+    spec = Spec.parse(result.spec.SerializeToString(deterministic=True))
+    rounds = [BoundedRound(spec.mechanism, bound)]
+    found = {
+        f"epsilon_record_{kind.name.lower()}": record_epsilon(rounds, result.cost.delta, kind)
+        for kind in Neighbours
+    }
+    return {**found, "max_contributions": bound}

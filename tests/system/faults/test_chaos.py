@@ -24,7 +24,7 @@ from mpc_vote.testbed.chaos.schedules import Fault, Schedule, cover, every, in_t
 
 pytestmark = pytest.mark.slow
 
-SEED = 1
+SEED = 2
 TWO = (
     "kill/agent-0@agent-0>coordinator:Attend:response.go:0#1"
     "+pause/party-1@coordinator>party-1:Aggregate:request.round_id:0#1"
@@ -136,6 +136,23 @@ def test_labels_without_a_charge_are_found(ran: Ran) -> None:
         for name in ("coordinator", "agent-0", "agent-1", "agent-2"):
             assert f"label shares were released, and {name} was not charged" in text
         assert "party-0 answered an aggregation that is not marked on disk" in text
+
+
+def test_contributions_that_are_lost_or_counted_twice_are_found(
+    ran: Ran, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = invariants._contributions
+    good = counts(ran.record)
+    for planted, text in (
+        (lambda rounds, used: (set(), {0}), "a vote was counted whose contributions agent-1 lacks"),
+        (lambda rounds, used: (rounds, {2 * max(used)}), "agent-1 has counted its records"),
+        (lambda rounds, used: (rounds, used | {0}), "agent-1 has counted its records"),
+        (lambda rounds, used: ({*rounds, "other"}, used), "a round that it was not charged for"),
+    ):
+        monkeypatch.setattr(
+            invariants, "_contributions", lambda path, planted=planted: planted(*sound(path))
+        )
+        assert text in found(ran, good)
 
 
 def test_a_second_aggregation_and_other_sets_are_found(ran: Ran) -> None:

@@ -21,6 +21,7 @@ import pytest
 
 from agent_node import agent as agents
 from agent_node.agent import Agent
+from agent_node.contributions import AlreadyAnswered, CountingVoter
 from agent_node.participation import Participant
 from agent_node.policy import Policy
 from agent_node.serving import Serving
@@ -343,6 +344,47 @@ async def test_nobody_asks_the_voter_before_the_spend_is_on_disk(tmp_path: Path)
         assert (await table.answer()).submitted.round_id == round_id
         assert table.voter.asked == [[round_id]]
         assert table.uploads == len(PARTIES)
+
+
+async def test_a_round_whose_contributions_can_not_be_written_down_is_charged_and_not_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one that is among them is refused before it costs anything, whatever the ledger says."""
+    order: list[str] = []
+
+    class Fails(CountingVoter):
+        def answer(self, round_id: str, queries: npt.NDArray[Any]) -> IntArray:
+            order.append("answered")
+            raise OSError("no space left")
+
+        def check_new(self, round_id: str) -> None:
+            order.append("checked")
+            if len(order) > 2:
+                raise AlreadyAnswered(round_id)
+
+    async with _seated(tmp_path) as table:
+        sound = table.ledger.charge
+
+        def charge(*given: Any) -> None:
+            order.append("charged")
+            sound(*given)
+
+        monkeypatch.setattr(table.ledger, "charge", charge)
+        spy = table.agent._servings.find(_COMMITTEE.spec())
+        voter = Fails.__new__(Fails)
+        monkeypatch.setattr(table.agent._servings, "find", lambda _: replace(spy, voter=voter))
+        round_id = table.announce()
+        assert (await table.answer()).prepared.round_id == round_id
+        table.go(round_id)
+        declined = (await table.answer()).declined
+        assert declined.error == "VOTER_FAILED" and "space" not in declined.reason
+        assert order == ["checked", "charged", "answered"] and table.uploads == 0
+        again = table.announce()
+        assert (await table.answer()).prepared.round_id == again
+        table.go(again)
+        declined = (await table.answer()).declined
+        assert declined.error == "POLICY_REFUSED" and "answered before" in declined.reason
+        assert table.spent() == [round_id] and table.uploads == 0
 
 
 # Tasks

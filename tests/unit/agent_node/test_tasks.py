@@ -17,6 +17,7 @@ from mpc_vote.app.config import ConfigError
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.data.partition import save_part
 from mpc_vote.learning.voters import VoterOptions
+from mpc_vote.learning.voters.bounded import BoundedVoter
 from mpc_vote.tasks import Task, agreement
 from mpc_vote.tasks.toml import dump
 from mpc_vote.voting.ballots import ONE_HOT, BallotKind
@@ -135,3 +136,17 @@ def test_an_agent_without_data_is_told_so() -> None:
     for flags in ([], ["--task=x.toml"]):
         with pytest.raises(ConfigError, match="--data: is missing: pass --data"):
             load(*flags)
+
+
+def bounded(name: str = "points") -> Task:
+    return Task.parse(dump(task(name)) + "radius = 9\nmax_contributions = 3\n")
+
+
+def test_only_neighbours_keep_to_a_bound_on_contributions(files: Path) -> None:
+    (files / "points.toml").write_text(dump(bounded()))
+    flags = [f"--task={files / 'points.toml'}", f"--data={files / 'part.npz'}"]
+    (serving,) = prepare(load(*flags), "ann")
+    assert isinstance(serving.voter, BoundedVoter) and serving.voter.bound == 3
+    assert serving.offer == agreement.offer_of(bounded())
+    with pytest.raises(ConfigError, match="which knn keeps to and network does not"):
+        prepare(load(*flags, "--voter=network"), "ann")

@@ -678,6 +678,16 @@ async def test_a_link_that_broke_is_made_again(certificates: Certificates) -> No
             assert await pool.ping() > 0
 
 
+async def test_a_session_that_outlives_its_partys_links_ends_quietly(
+    certificates: Certificates,
+) -> None:
+    """As where a party is told to stop while it makes preprocessing for a round to come."""
+    async with committee(certificates) as parties:
+        channels = await joined(parties, "session")
+    for channel in channels:
+        channel.close()
+
+
 async def test_an_address_in_use_is_said(certificates: Certificates, server: LinkServer) -> None:
     with refused(ErrorKind.PORT_IN_USE):
         LinkServer(certificates.of("party-1"), f"127.0.0.1:{server.port}", None)

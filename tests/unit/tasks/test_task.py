@@ -217,3 +217,43 @@ def test_whoever_sends_a_task_is_refused_in_words_that_can_be_shown(
 def test_a_number_of_too_many_digits_is_no_task(number: str) -> None:
     with pytest.raises(TaskError):
         Task.parse(TABLE.replace('"standard"', f'"standard"\na = {number}'))
+
+
+def test_a_task_may_bound_what_a_record_contributes_and_name_it_by_an_identifier() -> None:
+    text = TABLE.replace('label = "died"\nignored = ["pid"]', 'label = "died"\nidentifier = "pid"')
+    task = Task.parse(f"{text}radius = 2\nmax_contributions = 60\n")
+    assert (task.vote.radius, task.vote.max_contributions) == (2.0, 60)
+    assert isinstance(task.input, TableInput) and task.input.identifier == "pid"
+    assert Task.parse(dump(task)) == task == Task.from_wire(task.wire)
+    other = Task.parse(f"{text}radius = 2\nmax_contributions = 61\n")
+    assert task.differences(other) == ["vote.max_contributions is 60 here, 61 there"]
+    # Who bounds nothing has the task, and the digest, that it had before.
+    assert b"radius" not in Task.parse(TABLE).wire
+    assert b"identifier" not in Task.parse(TABLE).wire
+
+
+@pytest.mark.parametrize(
+    ("found", "instead", "why"),
+    [
+        ("k = 50", "k = 50\nmax_contributions = 9", "takes a kNN ballot and a radius"),
+        ("k = 50", "k = 50\nradius = 1\nmax_contributions = 0", "whole number from 1"),
+        ("k = 50", "k = 50\nradius = 1\nmax_contributions = 1.5", "whole number from 1"),
+        ("k = 50", "k = 50\nradius = 0", "strictly between"),
+        ("k = 50", "k = 50\nradius = 1e16", "strictly between"),
+        (
+            'ballot = "knn_count"',
+            'ballot = "one_hot"\nradius = 1\nmax_contributions = 9',
+            "takes a kNN ballot",
+        ),
+        (
+            'ballot = "knn_count"',
+            'ballot = "multi_label"\ntau = 1\nradius = 1',
+            "have no radius",
+        ),
+        ('ignored = ["pid"]', 'ignored = ["pid"]\nidentifier = "pid"', "twice"),
+        ('ignored = ["pid"]', 'identifier = "age"', "twice"),
+    ],
+)
+def test_a_bound_without_what_it_stands_on_is_refused(found: str, instead: str, why: str) -> None:
+    with pytest.raises(TaskError, match=why):
+        Task.parse(TABLE.replace(found, instead))

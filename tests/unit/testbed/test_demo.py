@@ -10,12 +10,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
-from mpc_vote.testbed.demo import table
+from mpc_vote.app.config import Method
+from mpc_vote.learning.voters.bounded import BoundedVoter
+from mpc_vote.learning.voters.knn import KnnVoter
+from mpc_vote.testbed.demo import digits, table
 from mpc_vote.testbed.demo.result import remarks
 from mpc_vote.testbed.demo.subject import DemoMethod, Scale
+from mpc_vote.voting.ballots import KNN_COUNT
 
 COMMAND = [sys.executable, "-m", "mpc_vote.cli", "demo"]
 KEYS = {
@@ -60,6 +65,61 @@ def test_the_demo_labels_well_privately_and_says_so(tmp_path: Path) -> None:
     assert figures["peak_memory_bytes"] < 3 * 2**30
     for words in ("label accuracy", "epsilon, instance level", "best agent alone", "sigma 40"):
         assert words in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_bound_on_contributions_takes_no_labels_and_most_of_a_records_loss(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "demo.json"
+    done = subprocess.run(
+        [*COMMAND, "--bounded", "--json", str(path)],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(path.read_text())
+    record = {"epsilon_record_add_remove", "epsilon_record_replace", "max_contributions"}
+    assert set(figures) == KEYS | record
+    assert figures["max_contributions"] == 60
+    assert figures["label_accuracy"] > 0.88  # 0.93 but for the noise of one draw
+    assert figures["epsilon_record_add_remove"] < 0.67
+    assert figures["epsilon_record_replace"] < 1.0 < 2.6 < figures["epsilon_instance"]
+    assert "0.6611 added or removed, 0.9983 replaced, of 60" in " ".join(done.stdout.split())
+
+
+def test_the_bound_of_the_demo_follows_from_public_points_and_costs_few_votes() -> None:
+    """One label in a hundred is allowed; over simulated noise it was a tenth of that."""
+    method = digits.METHODS[Method.KNN]
+    data = digits.split(Scale(8, 500, 0))
+    task = digits.bounded_task(method, data.public)
+    vote = task.vote
+    assert (vote.k, vote.reach, vote.max_contributions) == (50, 0.07, 60)
+    assert vote.radius is not None and vote.max_contributions is not None
+    free, bounded = np.zeros((2, 500, 10))
+    for part in data.private:
+        free += KnnVoter(part.x, part.y, 10, 50, features="strokes", reach=0.07).counts(
+            data.public.x
+        )
+        bounded += BoundedVoter(
+            part, 50, vote.radius, vote.max_contributions, features="strokes", reach=0.07
+        ).vote(data.public.x, KNN_COUNT)
+    noise = np.random.default_rng(0).normal(size=(20, 500, 10)) * method.sigma
+    right = [((votes + noise).argmax(axis=2) == data.public.y).mean() for votes in (free, bounded)]
+    assert right[1] > right[0] - 0.01
+
+
+@pytest.mark.parametrize(
+    "flags", [["--task", "table"], ["--method", "ae"], ["--service", "localhost:1", "--certs", "x"]]
+)
+def test_a_bound_is_for_neighbours_of_the_digits(flags: list[str]) -> None:
+    done = subprocess.run(
+        [*COMMAND, "--bounded", *flags], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1 and "bounded" in done.stderr
 
 
 @pytest.mark.slow

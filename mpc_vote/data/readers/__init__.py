@@ -179,7 +179,7 @@ def read_records(path: Path, task: Task, *, reader: str | None = None) -> Record
     if not isinstance(found, Records):
         kind = type(found).__name__
         raise ValueError(f"{path}: the reader {name} gave no Records or Dataset but {kind}")
-    good = np.delete(found.rows, list(found.bad), axis=0)
+    good = np.delete(found.rows, list(found.bad), axis=0) if found.bad else found.rows
     try:
         task.input.check(good)
     except ValueError as error:

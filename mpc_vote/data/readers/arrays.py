@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ import numpy.typing as npt
 
 from mpc_vote.data.partition import load_part
 from mpc_vote.data.readers.records import Records
-from mpc_vote.data.readers.room import Room, TooLarge
+from mpc_vote.data.readers.room import Room, TooLarge, check_rows
 from mpc_vote.tasks import ImageInput, Input, Task, TextInput
 from mpc_vote.transport.tensors import MAX_SIZE
 
 Array = npt.NDArray[Any]
+
+_PIECE = 1 << 20  # numbers that are converted at a time
 
 
 def read_npz(path: Path, task: Task | None) -> Any:
@@ -84,20 +87,33 @@ def _labels(labels: Array) -> Any:
 def _rows(points: Array, schema: Input) -> tuple[Array, dict[int, str]]:
     """Points in the wire's type, if nothing of them is lost by that."""
     if isinstance(schema, TextInput) and points.dtype.kind == "U" and points.ndim == 1:
+        check_rows(len(points), schema, 2 * points.nbytes)
         empty = {row: "it has no text" for row, text in enumerate(points) if not text.strip()}
         return schema.encode(points.tolist()), empty
     if points.shape[1:] != schema.shape or points.ndim < 2:
         raise ValueError(
             f"points of the task have the shape {schema.shape}, those of x {points.shape[1:]}"
         )
+    check_rows(len(points), schema, points.nbytes)
     if points.dtype.kind not in "iubf":
         raise ValueError(f"points must be numbers, not {points.dtype}")
-    low, high = (0, 255) if schema.dtype == np.uint8 else (-MAX_SIZE, MAX_SIZE)
     if isinstance(schema, ImageInput) and points.dtype.kind == "f":
         raise ValueError("pictures are bytes from 0 to 255: save x as uint8")
+    rows, bad = np.empty(points.shape, schema.dtype), {}
+    step = max(1, _PIECE // max(1, math.prod(schema.shape)))
+    for start in range(0, len(points), step):
+        part = slice(start, start + step)
+        for row, why in _converted(points[part], schema, rows[part]).items():
+            bad[start + row] = why
+    return rows, bad
+
+
+def _converted(points: Array, schema: Input, rows: Array) -> dict[int, str]:
+    """Fills in rows, and says which can't be what the points were."""
+    low, high = (0, 255) if schema.dtype == np.uint8 else (-MAX_SIZE, MAX_SIZE)
     with np.errstate(invalid="ignore", over="ignore"):
         outside = ~((points >= low) & (points <= high))
-        rows = np.where(outside, 0, points).astype(schema.dtype)
+        rows[:] = np.where(outside, 0, points)
         lost = (rows.astype(points.dtype) != points) & ~outside
     if schema.dtype != np.uint8:
         lost &= points == np.floor(points)  # others to the precision of a float32
@@ -106,7 +122,6 @@ def _rows(points: Array, schema: Input) -> tuple[Array, dict[int, str]]:
         int(row): f"it holds numbers that are no {schema.dtype} within {low:g} to {high:g}"
         for row in np.flatnonzero(wrong)
     }
-    sound = np.zeros(len(rows), dtype=np.bool_) if not len(rows) else schema.sound(rows)
-    for row in np.flatnonzero(~sound & ~wrong):
+    for row in np.flatnonzero(~schema.sound(rows) & ~wrong):
         bad[int(row)] = f"it is no {schema.kind} of this task"
-    return np.ascontiguousarray(rows), bad
+    return bad

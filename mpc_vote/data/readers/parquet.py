@@ -20,6 +20,7 @@ from mpc_vote.data.readers.room import Room, check_columns
 from mpc_vote.data.readers.sheet import Sheet
 
 _ROWS = 8_192
+_CELL_BYTES = 8  # of what a cell becomes, also where it is nothing
 
 
 def read_parquet(path: Path) -> Sheet:
@@ -70,7 +71,8 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def _plain(batch: pa.RecordBatch, schema: pa.Schema, room: Room) -> pa.RecordBatch:
     """Rows as the file's schema has them, if there is room for all that they say."""
-    room.take(sum(_size(column) for column in batch.columns), batch.num_rows)
+    size = sum(max(_size(column), _CELL_BYTES * len(column)) for column in batch.columns)
+    room.take(size, batch.num_rows)
     columns = [
         _decoded(column).cast(one.type) if column.type != one.type else column
         for column, one in zip(batch.columns, schema, strict=True)

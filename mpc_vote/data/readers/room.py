@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
+from mpc_vote.tasks import Input
+
 MAX_BYTES = 1 << 30
 """Of a table in memory."""
 
@@ -9,7 +13,8 @@ MAX_COLUMNS = 1 << 16
 MAX_LINE = 1 << 24
 """Characters of a row in a text file."""
 
-_ROW_BYTES = 64  # for where it is from, whatever is in it
+_ROW_BYTES = 192  # for where it is from, its label and a category, as objects of Python's
+_COPIES = 2  # of encoded rows, where some are left out
 
 
 class TooLarge(ValueError):
@@ -32,6 +37,12 @@ class Room:
                 f"it takes over {self._limit >> 20:,} MiB of memory: give fewer rows, or leave out "
                 "columns that the task doesn't know"
             )
+
+
+def check_rows(rows: int, schema: Input, held: int) -> None:
+    """Refuses rows that would not fit once they are encoded, beside the bytes they are made of."""
+    encoded = rows * math.prod(schema.shape) * schema.dtype.itemsize
+    Room().take(held + _COPIES * encoded, rows)
 
 
 def check_columns(count: int) -> None:

@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from mpc_vote.data.readers import cells
 from mpc_vote.data.readers.records import Records
+from mpc_vote.data.readers.room import check_rows
 from mpc_vote.data.readers.sheet import Sheet, read_sheet
-from mpc_vote.tasks import CategoryColumn, NumberColumn, TableInput, Task, TextInput
+from mpc_vote.tasks import CategoryColumn, Input, NumberColumn, TableInput, Task, TextInput
 
 _ALIKE = 0.8
 """How alike a column's name must be to one that is missing to be meant, of 1."""
@@ -50,24 +51,27 @@ def table_records(sheet: Sheet, schema: TableInput) -> Records:
     names = [column.name for column in schema.columns]
     _check_columns(sheet, names)
     bad: dict[int, list[str]] = {}
-    values: dict[str, Any] = {}
     unknown: dict[str, int] = {}
-    for column in schema.columns:
+    _check_room(sheet, schema, sheet.table.nbytes)
+    rows = np.empty((sheet.table.num_rows, *schema.shape), schema.dtype)
+    for column, place in zip(schema.columns, schema.cells(rows), strict=True):
         given = sheet.table.column(column.name)
         try:
             if isinstance(column, NumberColumn):
-                values[column.name], wrong = cells.numbers(unquoted(sheet, given))
+                found, wrong = cells.numbers(unquoted(sheet, given))
+                place[:] = column.encode(found)
                 for row, why in wrong.items():
                     bad.setdefault(row, []).append(f"{column.name} {why}")
             else:
-                values[column.name], others = _categories(sheet, given, column)
+                values, others = _categories(sheet, given, column)
+                place[:] = column.encode(values)
                 if others:
                     unknown[column.name] = others
         except ValueError as error:
             raise ValueError(f"{sheet.path}: column {column.name!r}: {error}") from error
     known = {schema.label, schema.identifier, *names, *schema.ignored}
     return Records(
-        schema.encode(values),
+rows,
         _texts(sheet, schema.label),
         sheet.lines,
         {row: "; ".join(why) for row, why in bad.items()} | dict(sheet.bad),
@@ -81,6 +85,7 @@ def table_records(sheet: Sheet, schema: TableInput) -> Records:
 def text_records(sheet: Sheet, schema: TextInput) -> Records:
     """Rows of texts; one without any text is bad."""
     _check_columns(sheet, [schema.text])
+    _check_room(sheet, schema, 2 * sheet.table.nbytes)
     try:
         texts = cells.texts(sheet.table.column(schema.text), unquote=sheet.quoted)
     except ValueError as error:
@@ -95,6 +100,13 @@ def text_records(sheet: Sheet, schema: TextInput) -> Records:
         extra=tuple(name for name in sheet.table.column_names if name not in known),
         sheet=sheet,
     )
+
+
+def _check_room(sheet: Sheet, schema: Input, held: int) -> None:
+    try:
+        check_rows(sheet.table.num_rows, schema, held)
+    except ValueError as error:
+        raise ValueError(f"{sheet.path}: {error}") from error
 
 
 def _categories(sheet: Sheet, given: Any, column: CategoryColumn) -> tuple[Any, int]:

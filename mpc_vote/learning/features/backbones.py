@@ -178,15 +178,24 @@ def _import(package: str) -> Any:
         ) from error
 
 
+def _is_safetensors(path: Path) -> bool:
+    """By how a file begins, not by its name: members may call it as they like, and one that can be
+    read in two ways would be two networks of one checksum."""
+    with path.open("rb") as file:
+        head = file.read(9)
+    return head[8:] == b"{" and not head.startswith(b"PK")
+
+
 def _read_weights(path: Path) -> Mapping[str, torch.Tensor]:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such file of weights")
     arrays: Any
     try:
-        if path.suffix == ".safetensors":
+        if _is_safetensors(path):
             arrays = load_file(path)
         else:
-            arrays = torch.load(path, map_location="cpu", weights_only=True)
+            with path.open("rb") as file:  # given a name, torch goes by that
+                arrays = torch.load(file, map_location="cpu", weights_only=True)
     except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
         raise ValueError(
             f"{path}: not weights that can be read without running code; give a state dict, best "

@@ -17,7 +17,7 @@ import numpy as np
 from mpc_vote.data.dataset import Dataset
 from mpc_vote.learning.voters import VoterOptions
 from mpc_vote.learning.voters.answers import PredictionVoter, known_places
-from mpc_vote.learning.voters.files import model_file
+from mpc_vote.learning.voters.files import check_packed, model_file
 from mpc_vote.learning.voters.questions import Form, Question
 from mpc_vote.tasks import NumberColumn, TableInput
 
@@ -44,6 +44,7 @@ def make(data: Dataset | None, options: VoterOptions) -> PredictionVoter:
 def _load(path: Path, trusted: tuple[str, ...]) -> Any:
     import skops.io
 
+    check_packed(path)
     try:
         untrusted = skops.io.get_untrusted_types(file=path)
     except Exception as error:  # skops has no one error for what it did not write
@@ -104,7 +105,7 @@ def _shaped(question: Question, options: VoterOptions) -> Callable[[Any], Any]:
 
 
 def _frame(schema: TableInput) -> Callable[[Any], Any]:
-    """Columns have the same types whatever is missing in them: numbers with NaN, texts with None."""
+    """Columns have the same types whatever is missing: numbers with NaN, texts with None."""
     try:
         import pandas
     except ImportError as error:

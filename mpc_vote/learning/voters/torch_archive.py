@@ -22,6 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mpc_vote.learning.voters.files import check_packed
+
 _FORCE, _FORCE_NOT = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 _MAX_BYTES = 4 << 30
 _RECORDS = re.compile(
@@ -47,7 +49,9 @@ _NOTED = ("graph_module", "nodes")
 _CONTAINERS = (None, "builtins.tuple", "builtins.list", "builtins.dict")
 _IDENTIFIER = re.compile(r"[\w.]*")
 _WORDS = re.compile(r"[^\W\d]\w*")
-_PLAIN = re.compile(r"[\w\s+\-*/%(),'<>=&|~]*")
+# Functions of symbols and numbers, as torch writes a size; operators could make one of any length.
+_PLAIN = re.compile(r"[\w\s(),'=-]*")
+_POWER = re.compile(r"Pow\(Symbol\('\w+'(?:, \w+=True)*\), Integer\(-?\d\)\)")
 
 
 def load(path: Path) -> Any:
@@ -61,14 +65,18 @@ def load(path: Path) -> Any:
     try:
         with PT2ArchiveReader(io.BytesIO(content)) as reader:
             names = reader.get_file_names()
-            if _GRAPH in names:
-                _check(names, {name: reader.read_string(name) for name in (*_CONFIGS, _GRAPH)})
-    except _Refused as error:
-        raise ValueError(f"{path}: {error}") from error
     except Exception as error:  # torch has no one error for what it did not write
         raise _unreadable(path) from error
     if _GRAPH not in names:
         raise _unreadable(path)
+    check_packed(path)
+    try:
+        with PT2ArchiveReader(io.BytesIO(content)) as reader:
+            _check(names, {name: reader.read_string(name) for name in (*_CONFIGS, _GRAPH)})
+    except _Refused as error:
+        raise ValueError(f"{path}: {error}") from error
+    except Exception as error:
+        raise _unreadable(path) from error
     try:
         with _restricted_pickle():
             return torch.export.load(io.BytesIO(content))
@@ -118,7 +126,9 @@ def _check(names: list[str], texts: dict[str, str]) -> None:
         if key == "target" and not _TARGETS.fullmatch(value):
             raise _Refused(f"its graph calls {value!r}, which is no function that we know")
         if key == "expr_str" and not (
-            _PLAIN.fullmatch(value) and all(map(_NAMES.fullmatch, _WORDS.findall(value)))
+            _PLAIN.fullmatch(value)
+            and all(map(_NAMES.fullmatch, _WORDS.findall(value)))
+            and value.count("Pow") == len(_POWER.findall(value))
         ):
             raise _Refused(f"a size in its graph is {value!r}, which is no formula that we know")
         if key in _STRUCTURES and not _is_plain(json.loads(value)[1]):

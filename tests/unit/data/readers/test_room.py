@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 
 from mpc_vote.data.readers import read_inputs, room
 from mpc_vote.data.readers.sheet import read_sheet
-from tests.unit.data.readers.tables import HEADER, TABLE, written
+from mpc_vote.tasks import Task
+from tests.unit.data.readers.tables import HEADER, TABLE, TEXT, written
 
 MEBIBYTE = 1 << 20
 
@@ -113,3 +115,32 @@ def test_arrays_that_repeat_are_counted_before_they_are_unpacked(tmp_path: Path)
     assert path.stat().st_size < MEBIBYTE // 8
     with pytest.raises(ValueError, match=r"a\.npz: it takes over 4 MiB of memory"):
         read_inputs(path, TABLE)
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a.csv", "a.txt"])
+def test_texts_are_counted_as_wide_as_the_task_has_them(name: str, tmp_path: Path) -> None:
+    """Four bytes each in the file, 4 KiB in a row."""
+    path, wide = tmp_path / name, Task.from_wire(TEXT.wire.replace(b":16,", b":4096,"))
+    if name == "a.npz":
+        np.savez_compressed(path, x=np.full(600, "a"))
+    else:
+        written(path, ("SMS\n" if name == "a.csv" else "") + "a\n" * 600)
+    assert len(read_inputs(path, TEXT)) == 600
+    with pytest.raises(ValueError, match="it takes over 4 MiB of memory"):
+        read_inputs(path, wide)
+
+
+def test_numbers_are_counted_as_wide_as_their_rows_are(tmp_path: Path) -> None:
+    """Columns of nothing have no bytes in the file, nor in Arrow's memory."""
+    names = [f"c{number}" for number in range(100)]
+    columns = [{"name": name, "kind": "number", "center": 0, "scale": 1} for name in names]
+    settings = TABLE.settings()
+    settings["input"]["columns"] = columns
+    task = Task.from_wire(json.dumps(settings).encode())
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({name: pa.nulls(3_000) for name in names}), path)
+    with pytest.raises(ValueError, match=r"a\.parquet: it takes over 4 MiB of memory"):
+        read_inputs(path, task)
+    np.save(tmp_path / "a.npy", np.zeros((6_000, 200), np.float16))
+    with pytest.raises(ValueError, match=r"a\.npy: it takes over 4 MiB of memory"):
+        read_inputs(tmp_path / "a.npy", task)

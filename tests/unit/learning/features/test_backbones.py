@@ -155,6 +155,16 @@ def test_both_formats_and_another_classifier_give_the_same_backbone(
     assert np.array_equal(other(picture), backbone(picture))
 
 
+def test_a_file_is_read_by_what_it_holds_not_by_its_name(
+    full: Any, backbone: Backbone, weights: Path, tmp_path: Path
+) -> None:
+    picture = _pictures(1, 224, 224)
+    torch.save(full.state_dict(), tmp_path / "a.safetensors")
+    (tmp_path / "b.pth").write_bytes(weights.read_bytes())
+    for name in ("a.safetensors", "b.pth"):
+        assert np.array_equal(load_backbone(NAME, tmp_path / name)(picture), backbone(picture))
+
+
 class _Surprise:
     def __reduce__(self) -> Any:
         return (sys.exit, ("code of the file ran",))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -141,6 +142,13 @@ def test_no_query_is_taken_for_the_name_of_a_file(
         part.input = "filename"
     with pytest.raises(ValueError, match="takes queries for names of files to read: make it with"):
         voter(tmp_path / "m.skops", model, TEXT, inputs=ModelInputs.RAW, trusted=trusted)
+
+
+def test_a_packed_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.skops"
+    skops.io.dump(fitted([0, 1, 2]), path, compression=zipfile.ZIP_DEFLATED)
+    with pytest.raises(ValueError, match="unpacked: save it without compression"):
+        make_voter("sklearn", None, VoterOptions(task=VECTORS, model=str(path)))
 
 
 def test_types_that_are_not_known_to_be_harmless_need_the_owners_word(tmp_path: Path) -> None:

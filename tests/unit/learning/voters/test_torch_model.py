@@ -205,6 +205,15 @@ def _same(name: str, content: bytes) -> bytes:
         (_opaque_constant, {"data/constants/opaque_obj_0": pickle.dumps(Bomb())}, "opaque_obj_0"),
         (_opaque_constant, {}, "not a tensor"),
         (_example_inputs, {}, "can't load the program"),
+        (
+            _size("Pow(Integer(9), Pow(Integer(9), Integer(9)))"),
+            {},
+            "which is no formula that we know",
+        ),
+        (_size("Pow(Symbol('s77'), Integer(99))"), {}, "which is no formula that we know"),
+        (_size("9**9"), {}, "which is no formula that we know"),
+        (_size("1 << 9"), {}, "which is no formula that we know"),
+        (_size("'s77' * 9"), {}, "which is no formula that we know"),
         (_size("exec(chr(49))"), {}, "is no formula that we know"),
         (_size("s77.__class__"), {}, "is no formula that we know"),
         (_hidden_size, {}, "is no formula that we know"),
@@ -260,3 +269,12 @@ def test_pickles_and_torchscript_are_not_loaded(
     path.write_bytes(content())
     with pytest.raises(ValueError, match="pickled modules and TorchScript are not loaded"):
         load(path)
+
+
+def test_a_packed_archive_is_refused(linear: Path, tmp_path: Path) -> None:
+    path = tmp_path / "m.pt2"
+    with zipfile.ZipFile(linear) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as to:
+        for name in source.namelist():
+            to.writestr(name, source.read(name) + b" " * 100_000 * name.endswith("model.json"))
+    with pytest.raises(ValueError, match="unpacked: save it without compression"):
+        voter(path)

@@ -227,6 +227,10 @@ async def _check_main(settings: CheckSettings) -> None:
         raise CommandError(f"{settings.data}: {error}") from error
     task_report.show_fit(out, settings.data, task, found, settings.show)
     write_json(settings.json_path, {"digest": task.digest.hex(), **found.figures()})
+    if len(found.bad) == found.rows:
+        raise CommandError(
+            f"{settings.data}: none of its {found.rows} rows can be used: correct them, or the task"
+        )
     if found.bad:
         raise CommandError(
             f"{settings.data}: {len(found.bad)} of {found.rows} rows can't be used: correct them, "

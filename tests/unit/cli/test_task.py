@@ -143,8 +143,35 @@ def test_ones_own_data_is_checked_here(task: Path, capsys: pytest.CaptureFixture
     assert found["usable"] == 2 and found["classes"] == {"no": 1, "yes": 1}
     assert (found["missing"], found["unknown"]) == ({"age": 1}, {"sex": 1})
     assert [one["line"] for one in found["bad"]] == [4, 5]
-    rare = "fewer than 10 records, half of k, are of no (1), yes (1)"
-    assert f"warning: {rare}" in shown.out and rare in found["warnings"][0]
+    many = "k is 20, and there are 2 records"
+    assert f"warning: {many}" in shown.out and many in found["warnings"][0]
+
+
+@pytest.mark.parametrize(
+    ("yes", "no", "told"),
+    [
+        (30, 29, "k is 20, and there are 59 records: with more than a third of them voting"),
+        (55, 5, "fewer than 10 records, half of k, are of yes (5)"),
+    ],
+)
+def test_k_is_held_against_the_rows_before_the_task_is_fixed(
+    yes: int, no: int, told: str, task: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = task.parent / "mine.csv"
+    mine.write_text("age,sex,died\n" + "50,F,no\n" * yes + "51,M,yes\n" * no)
+    assert cli.main(["task", "check", str(task), f"--data={mine}"]) == 0
+    assert f"warning: {told}" in capsys.readouterr().out
+
+
+def test_where_no_row_can_be_used_nobody_is_advised_to_skip_them(
+    task: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = task.parent / "mine.csv"
+    mine.write_text("age,sex,died\n50,F,alive\n51,M,dead\n")
+    assert cli.main(["task", "check", str(task), f"--data={mine}"]) == 1
+    shown = capsys.readouterr()
+    assert "none of its 2 rows can be used: correct them, or the task" in shown.err
+    assert "--bad-rows" not in shown.err and "warning" not in shown.out
 
 
 def test_queries_need_no_labels(task: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -161,7 +161,7 @@ async def _init_main(settings: InitSettings) -> None:
 
     if settings.out.exists() and not settings.overwrite:
         raise CommandError(f"{settings.out} is there already: pass --overwrite to replace it")
-    check_writable(settings.out)
+    check_writable(settings.out, settings.sample, settings.weights)
     wishes = Wishes(
         settings.label,
         settings.text,
@@ -206,7 +206,7 @@ async def _check_main(settings: CheckSettings) -> None:
     from mpc_vote.data.readers.report import fit
     from mpc_vote.learning.features.by_task import check_features, for_task
 
-    check_writable(settings.json_path)
+    check_writable(settings.json_path, settings.task, settings.data, settings.weights)
     out = console(settings.json_path, markup=False)
     task = _load(settings.task)
     try:
@@ -239,7 +239,7 @@ async def _check_main(settings: CheckSettings) -> None:
 
 
 async def _show_main(settings: ShowSettings) -> None:
-    check_writable(settings.json_path)
+    check_writable(settings.json_path, settings.task)
     task = _load(settings.task)
     out = console(settings.json_path, markup=False)
     task_report.show_task(out, task)

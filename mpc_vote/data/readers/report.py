@@ -15,7 +15,6 @@ from mpc_vote.data.readers.labels import match
 from mpc_vote.data.readers.records import BadRow, Records
 from mpc_vote.tasks import NumberColumn, TableInput, Task
 
-
 _SHARE = 3
 """Of the records, one in so many may vote on a query."""
 

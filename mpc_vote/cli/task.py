@@ -215,6 +215,8 @@ async def _check_main(settings: CheckSettings) -> None:
             for_task(task, settings.weights)
         out.print(f"{settings.task}: a valid task", soft_wrap=True)
         task_report.show_digest(out, task)
+        if settings.load or settings.weights is not None:
+            task_report.show_loaded(out, task)
         if settings.data is None:
             write_json(settings.json_path, {"digest": task.digest.hex()})
             return

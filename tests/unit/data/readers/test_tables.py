@@ -177,6 +177,7 @@ def test_labels_of_queries_are_not_looked_at(tmp_path: Path) -> None:
         ("pid|age|sex|ward|died\na|1|Male|1|no\n", "bars.*save it with commas instead"),
         ("pid\tage\tsex\na\t1\tMale\n", "tabs.*save it with commas instead or name it .tsv"),
         ("Age,sex,died,ward\n1,Male,no,1\n", "lacks the task's column 'age' .is it 'Age'?."),
+        ("sex,died,ward\nMale,no,1\n", "'age'.*Name columns as the task does; one of which noth"),
         ("sex,wages,died\nMale,1,no\n", "columns 'age', 'ward'; it has 'wages', 'died' besides"),
         ("sex,died,ord\nMale,no,1\n", "columns 'age', 'ward'.*it has 'died', 'ord' besides"),
         (HEADER.replace("pid", "age"), "two columns have the name 'age': rename or remove one"),

@@ -5,17 +5,47 @@ from __future__ import annotations
 import numpy as np
 
 from mpc_vote.data.dataset import Dataset
-from mpc_vote.learning.voters import Voter, VoterOptions, classes_of
-from mpc_vote.learning.voters.questions import example_rows
+from mpc_vote.learning.voters import ModelInputs, Voter, VoterOptions, classes_of, is_foreign
+from mpc_vote.learning.voters.questions import EXAMPLES, example_rows
 
 _BITS = 4
+_RAW = {
+    "table": "the columns by name",
+    "text": "the texts",
+    "image": "the pictures as bytes",
+    "vector": "the vectors",
+}
 
 
-def try_out(voter: Voter, data: Dataset | None, options: VoterOptions) -> None:
-    """Asks for every kind of ballot once, about rows that are made of public things."""
+def try_out(name: str, voter: Voter, data: Dataset | None, options: VoterOptions) -> None:
+    """Asks for every kind of ballot once, about rows that are made of public things; a `ValueError`
+    says what went wrong, with what."""
+    try:
+        _ask(voter, data, options)
+    except (OSError, ImportError):
+        raise
+    except Exception as error:
+        what = f"{name} with the model {options.model}" if options.model else name
+        why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        raise ValueError(
+            f"the voter {what} failed on {EXAMPLES} example rows: {why}{_seen(name, options)}"
+        ) from error
+
+
+def _ask(voter: Voter, data: Dataset | None, options: VoterOptions) -> None:
     rows, classes = example_rows(data, options), classes_of(data, options)
     for kind in voter.kinds:
         votes = np.asarray(voter.vote(rows, kind))
         if votes.ndim == 0 or len(votes) != len(rows):
             raise ValueError(f"{len(rows)} queries got votes of shape {votes.shape}")
         kind.encode(votes, classes=classes, fraction_bits=_BITS, k=voter.k, tau=classes)
+
+
+def _seen(name: str, options: VoterOptions) -> str:
+    """What a model of the owner's was given, and how it is given the other thing."""
+    if options.task is None or not is_foreign(name):
+        return ""
+    raw = _RAW[options.task.input.kind]
+    if options.inputs is ModelInputs.RAW:
+        return f". It was given {raw}; with --inputs features it is given the task's features"
+    return f". It was given the task's features, an array; with --inputs raw it is given {raw}"

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mpc_vote.data.dataset import Dataset
-from mpc_vote.data.readers.report import outvoted
-
-_SHARE = 3
+from mpc_vote.data.readers.report import unsuited
 
 
 def owner_warnings(
@@ -19,17 +17,12 @@ def owner_warnings(
 
     They follow from private data, so they are for its owner alone.
     """
-    records, found = len(data), []
-    if _SHARE * k > records:
-        found.append(
-            f"k is {k}, and there are {records} records: with more than a third of them voting on "
-            f"every query, votes say little about it; a k up to {max(1, records // _SHARE)} would "
-            "suit this data"
-        )
-    elif not data.multi_label:
+    records, counts = len(data), {}
+    if not data.multi_label:
         names = classes or [f"class {number}" for number in range(data.classes)]
-        counts = np.bincount(data.y, minlength=data.classes).tolist()
-        found += outvoted(dict(zip(names, counts, strict=True)), k)
+        counted = np.bincount(data.y, minlength=data.classes).tolist()
+        counts = dict(zip(names, counted, strict=True))
+    found = unsuited(records, counts, k)
     if delta * records > 1:
         found.append(
             f"delta is {delta:g}, above one over the {records} records: such a guarantee holds "

@@ -562,11 +562,22 @@ def _detail(status: errors_pb2.Status, kind: type[M]) -> M | None:
     return None
 
 
+_WRONG = "the TLS handshake failed: wrong, unknown or expired certificate"
+# What gRPC says of a connection that was not made, by a part of it; the first that is found counts.
+_CAUSES = (
+    ("refused", "connection refused"),
+    # This end closed it, when its time to connect was up.
+    ("endpoint closing", "it takes the connection and then says nothing: busy or stopped?"),
+    ("wrong_version_number", "what answers there does not speak TLS"),
+    ("certificate", _WRONG),
+    ("verification", _WRONG),
+    ("handshake read failed", "it hung up during the TLS handshake"),
+    ("handshake", _WRONG),
+    ("ssl", _WRONG),
+)
+
+
 def _short(code: grpc.StatusCode, text: str) -> str:
     lowered = text.lower()
-    for mark in ("certificate", "handshake", "ssl", "verification"):
-        if mark in lowered:
-            return "the TLS handshake failed: wrong, unknown or expired certificate"
-    if "refused" in lowered:
-        return "connection refused"
-    return code.name.lower().replace("_", " ")
+    status = code.name.lower().replace("_", " ")
+    return next((cause for mark, cause in _CAUSES if mark in lowered), status)

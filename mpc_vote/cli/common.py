@@ -117,10 +117,15 @@ def write_json(path: str | None, figures: Mapping[str, Any]) -> None:
         raise CommandError(f"can't write the JSON to {path}: {error.strerror}") from error
 
 
-def check_writable(path: Path | str | None) -> None:
-    """Refuses a path that can't be written, before any work is done for it."""
+def check_writable(path: Path | str | None, *others: Path | str | None) -> None:
+    """Refuses a path that can't be written, or is one of the `others` that the command reads or
+    writes, before any work is done for it."""
     if path is None or path == "-":
         return
+    for other in others:
+        if other is not None and Path(other).resolve() == Path(path).resolve():
+            why = f"the command is given {other} for something else, too: name another file"
+            raise CommandError(f"can't write {path}: {why}")
     parent = Path(path).parent
     if not parent.is_dir():
         raise CommandError(f"can't write {path}: there is no folder {parent}")
@@ -169,10 +174,11 @@ def read_rows(path: Path, task: Task | None, bad_rows: BadRows = "refuse") -> In
         raise CommandError(str(error)) from error
 
 
-def check_labels_file(path: Path | None, task: Task | None) -> None:
-    """Refuses a file that labels can't be written to, before anything is spent for them."""
+def check_labels_file(path: Path | None, task: Task | None, *others: Path | str | None) -> None:
+    """Refuses a file that labels can't be written to, or that the command has another use for,
+    before anything is spent for them."""
     check_ending(path, LABELS)
-    check_writable(path)
+    check_writable(path, *others)
     if path is None or path.suffix.lower() not in TABLES:
         return
     if task is None:

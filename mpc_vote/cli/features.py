@@ -51,7 +51,7 @@ def command(arguments: Sequence[str]) -> int:
 async def _main(settings: FeaturesSettings) -> None:
     if settings.out.suffix not in (".npz", ".npy"):
         raise CommandError(f"--out must end in .npz or .npy, not {settings.out.suffix!r}")
-    check_writable(settings.out)
+    check_writable(settings.out, settings.weights)
     if not settings.pictures.is_dir():
         raise CommandError(f"there is no folder {settings.pictures}")
     labelled = settings.out.suffix == ".npz"

@@ -34,6 +34,7 @@ from mpc_vote.cli.common import (
     write_json,
     write_labels,
 )
+from mpc_vote.cli.plan.words import told_noise
 from mpc_vote.cli.selection import select
 from mpc_vote.client import AsyncLabelClient, LabelResult, Plan, Progress
 from mpc_vote.data.readers import BadRows
@@ -67,7 +68,9 @@ class LabelSettings(ClientSettings):
         None, description="number of classes (multi_label: of attributes), without a task"
     )
     ballot: Ballot | None = Field(None, description="kind of ballots")
-    sigma: float | None = Field(None, description="noise in votes")
+    sigma: float | None = Field(
+        None, description="noise in votes; as the coordinator is set (25 by default) if left out"
+    )
     quorum: int | None = Field(None, ge=1, description="least number of agents")
     collusion: int | None = Field(
         None, ge=0, description="agents assumed to pool their noise, if unverified"
@@ -96,6 +99,7 @@ class LabelSettings(ClientSettings):
         False,
         description="ask even if noise drowns the lead, or a round over the same queries exists",
     )
+    overwrite: bool = Field(False, description="replace a file that is there by a new round's")
     dry_run: bool = Field(False, description="show who would be asked and at what cost; ask nobody")
     select: int | None = Field(
         None, ge=1, description="ask about so many representatives of the rows, in task features"
@@ -133,14 +137,16 @@ async def _main(settings: LabelSettings, arguments: Sequence[str]) -> None:
         raise ConfigError("--out: is missing: pass --out, or --dry-run to ask nobody")
     if settings.weights is not None and settings.select is None:
         raise ConfigError("--weights: is for --select alone: agents have weights of their own")
+    plan = _plan(settings, task)
+    plan.message()  # refuses values out of range
     inputs = read_rows(settings.queries, task, settings.bad_rows)
-    check_labels_file(settings.out, task)
-    check_writable(settings.json_path)
+    read = (settings.queries, settings.task, settings.weights)
+    check_labels_file(settings.out, task, *read)
+    check_writable(settings.json_path, settings.out, *read)
     rows, asked = inputs.rows, None
     if settings.select is not None:
         asked = select(rows, settings.select, task, settings.weights)
         rows = rows[asked]
-    plan = _plan(settings, task)
     out = console(settings.json_path, markup=False)
     async with connect(settings) as client:
         if settings.out is not None and settings.round is not None:
@@ -165,6 +171,9 @@ async def _main(settings: LabelSettings, arguments: Sequence[str]) -> None:
         if known is None and same is not None and not settings.yes:
             why = earlier.told(same, arguments, settings.out)
             raise CommandError(f"nothing was asked: {why}; or ask, and pay, again with --yes")
+        if known is None and settings.out.exists() and not settings.overwrite:
+            why = f"{settings.out} is there already: pass --overwrite to replace it"
+            raise CommandError(f"nothing was asked: {why}")
         result = await _label(client, rows, plan, out, settings.patience, arguments)
     write_labels(settings.out, result.labels, task, inputs, asked)
     _show(out, result, settings.out)
@@ -297,6 +306,7 @@ def figures(result: LabelResult) -> dict[str, Any]:
         "delta": cost.delta,
         "total_epsilon_agent": cost.total_epsilon_agent,
         "total_epsilon_instance": cost.total_epsilon_instance,
+        "sigma": None if result.spec is None else result.spec.sigma,
         "engine": engine_name(result),
         "mpc_rounds": cost.mpc_rounds,
         "mpc_bytes_per_party": cost.mpc_bytes_per_party,
@@ -333,6 +343,8 @@ def _show(out: Console, result: LabelResult, path: Path) -> None:
     table.add_row("agents counted", str(result.contributors))
     if result.spec is not None:
         table.add_row("ballots", "verified" if result.spec.verified else "not verified")
+        noise = (result.spec.verified, result.spec.sigma, result.spec.collusion)
+        table.add_row("noise", told_noise(*noise))
     for agent, reason in result.absences.items():
         table.add_row("  absent", Text(f"{agent}: {reason}"))
     table.add_row(

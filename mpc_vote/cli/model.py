@@ -62,15 +62,18 @@ async def _main(settings: ModelSettings) -> None:
         raise CommandError("--version is for a model to fetch or ask: pass --out, or --inputs")
     task = load_task(settings.task)
     check_ending(settings.out, (".safetensors",))
-    for path in (settings.out, settings.json_path):
-        check_writable(path)
-    check_labels_file(settings.labels, task)
+    read = (settings.inputs, settings.task)
+    check_writable(settings.out, *read)
+    check_labels_file(settings.labels, task, settings.out, *read)
+    check_writable(settings.json_path, settings.out, settings.labels, *read)
     inputs = read_rows(settings.inputs, task) if settings.inputs else None
     out = console(settings.json_path, markup=False)
     async with connect(settings) as client:
         models = await client.models()
         if models:
             describe(out, models)
+        elif settings.out is not None or inputs is not None:
+            raise CommandError("there is no model yet: run mpc-vote train")
         else:
             out.print("no model yet: run mpc-vote train")
         if settings.out is not None:

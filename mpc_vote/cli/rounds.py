@@ -61,7 +61,7 @@ async def _main(settings: RoundsSettings) -> None:
         raise CommandError("labels need both --round and --out")
     check_ending(settings.out, LABELS)
     check_writable(settings.out)
-    check_writable(settings.json_path)
+    check_writable(settings.json_path, settings.out)
     out = console(settings.json_path, markup=False)
     async with connect(settings) as client:
         rounds = await client.rounds()

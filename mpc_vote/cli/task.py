@@ -176,7 +176,7 @@ async def _init_main(settings: InitSettings) -> None:
 
     if settings.out.exists() and not settings.overwrite:
         raise CommandError(f"{settings.out} is there already: pass --overwrite to replace it")
-    check_writable(settings.out)
+    check_writable(settings.out, settings.sample, settings.weights)
     wishes = Wishes(
         settings.label,
         settings.text,
@@ -225,7 +225,7 @@ async def _check_main(settings: CheckSettings) -> None:
     from mpc_vote.data.readers.report import fit
     from mpc_vote.learning.features.by_task import check_features, for_task
 
-    check_writable(settings.json_path)
+    check_writable(settings.json_path, settings.task, settings.data, settings.weights)
     out = console(settings.json_path, markup=False)
     task = _load(settings.task)
     try:
@@ -234,6 +234,8 @@ async def _check_main(settings: CheckSettings) -> None:
             for_task(task, settings.weights)
         out.print(f"{settings.task}: a valid task", soft_wrap=True)
         task_report.show_digest(out, task)
+        if settings.load or settings.weights is not None:
+            task_report.show_loaded(out, task)
         if settings.data is None:
             write_json(settings.json_path, {"digest": task.digest.hex()})
             return
@@ -246,6 +248,10 @@ async def _check_main(settings: CheckSettings) -> None:
         raise CommandError(f"{settings.data}: {error}") from error
     task_report.show_fit(out, settings.data, task, found, settings.show)
     write_json(settings.json_path, {"digest": task.digest.hex(), **found.figures()})
+    if len(found.bad) == found.rows:
+        raise CommandError(
+            f"{settings.data}: none of its {found.rows} rows can be used: correct them, or the task"
+        )
     if found.bad:
         raise CommandError(
             f"{settings.data}: {len(found.bad)} of {found.rows} rows can't be used: correct them, "
@@ -254,7 +260,7 @@ async def _check_main(settings: CheckSettings) -> None:
 
 
 async def _show_main(settings: ShowSettings) -> None:
-    check_writable(settings.json_path)
+    check_writable(settings.json_path, settings.task)
     task = _load(settings.task)
     out = console(settings.json_path, markup=False)
     task_report.show_task(out, task)

@@ -22,6 +22,13 @@ def show_digest(out: Console, task: Task) -> None:
     out.print(f"digest: {task.digest.hex()}", soft_wrap=True)
 
 
+def show_loaded(out: Console, task: Task) -> None:
+    """What was found of a feature map that was loaded."""
+    weights = "sha256" in task.features.parameters
+    found = "loaded, its weights have the task's checksum" if weights else "it has no weights"
+    out.print(f"feature map {task.features.map}: {found}")
+
+
 def show_task(out: Console, task: Task) -> None:
     """A task for people."""
     out.print(f"task {task.name}: {len(task.classes)} {_noun(task)}: {_few(task.classes)}")
@@ -49,7 +56,7 @@ def show_draft(out: Console, draft: Draft, sample: Path, path: Path) -> None:
     """What to know about a new task."""
     for note in draft.notes:
         out.print(f"note: {note}", soft_wrap=True)
-    if draft.rows < 100:
+    if draft.rows < 100 and isinstance(draft.input, TableInput):
         out.print(f"note: {draft.rows} rows are few to take scales and categories from")
     out.print(
         f"\nAll of this was taken from the {draft.rows:,} rows of {sample} and is now in {path}, "

@@ -67,7 +67,7 @@ async def _main(settings: TrainSettings) -> None:
     if settings.features and task is not None:
         raise ConfigError(f"--features: task {task.name} has its own: leave it out")
     unlabelled = read_rows(settings.unlabelled, task).rows if settings.unlabelled else None
-    check_writable(settings.json_path)
+    check_writable(settings.json_path, settings.unlabelled, settings.task)
     out = console(settings.json_path, markup=False)
     async with connect(settings) as client:
         model = await _train(client, settings, out, unlabelled, task)

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from mpc_vote.data.identifiers import is_identifier
 from mpc_vote.data.readers.labels import SEPARATOR, canonical
-from mpc_vote.data.readers.sheet import Sheet
+from mpc_vote.data.readers.sheet import Sheet, meant
 from mpc_vote.tasks import (
     CategoryColumn,
     Column,
@@ -54,7 +55,6 @@ _MANY = 20  # different numbers from which labels look like a measurement
 _DATE = re.compile(
     r"(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}([./-])\d{1,2}\2(\d{4}|\d{2})|\d{4}/\d{1,2}/\d{1,2})([T ].*)?"
 )
-_ID = re.compile(r"(^|[ _-])(id|uuid|guid|mrn|key|index)$|^(pid|id|index|row)", re.IGNORECASE)
 
 
 @dataclass
@@ -95,13 +95,15 @@ def draft_sheet(sheet: Sheet, wishes: Wishes) -> Draft:
     label = () if wishes.classes else (wishes.label,)
     for name in (*label, *wishes.ignored, *wishes.categories, *filter(None, [wishes.text])):
         if name not in names:
+            near = meant(name, names)
             hint = (
                 "; if its rows have no labels, name the classes with --classes"
                 if name in label
                 else ""
             )
             raise ValueError(
-                f"{sheet.path}: it has no column {name!r}, only {_listed(names)}{hint}"
+                f"{sheet.path}: it has no column {name!r}"
+                f"{f' (is it {near!r}?)' if near else ''}, only {_listed(names)}{hint}"
             )
     if sheet.table.num_rows == 0:
         raise ValueError(f"{sheet.path}: it has no rows")
@@ -181,6 +183,11 @@ def _classes(sheet: Sheet, wishes: Wishes) -> tuple[list[str], list[str]]:
     notes = []
     if wishes.classes:
         unknown = [name for name in found if name not in set(map(canonical, wishes.classes))]
+        if found and unknown == found:
+            raise ValueError(
+                f"{sheet.path}: no label in column {wishes.label!r} is one of the classes that "
+                f"--classes names: the labels are {_listed(found)}"
+            )
         if unknown:
             notes.append(f"labels of the sample that are none of the classes: {_listed(unknown)}")
         return list(wishes.classes), notes
@@ -275,9 +282,9 @@ def _number(
     whole = bool((there == np.round(there)).all())
     distinct = len(np.unique(there)) / len(there)
     if whole and len(there) >= _FEW:
-        if (_ID.search(name) and distinct > _DISTINCT) or _is_serial(there):
+        if (is_identifier(name) and distinct > _DISTINCT) or _is_serial(there):
             return None, "is left out: it looks like an identifier, which says nothing about others"
-        if _ID.search(name) or distinct == 1:
+        if is_identifier(name) or distinct == 1:
             note = "looks like an identifier: leave it out (--ignore) if it is one"
     return NumberColumn(name, _rounded(center), _rounded(scale)), note
 

@@ -125,6 +125,17 @@ def test_progress_that_nobody_reads_on_ends_with_its_client(
 # What is shown
 
 
+@pytest.mark.parametrize("verified", [True, False])
+def test_a_result_names_the_noise_that_a_request_left_open(verified: bool) -> None:
+    spec = common_pb2.RoundSpec(sigma=25.0, collusion=1, verified=verified)
+    cost = Cost.from_message(common_pb2.Cost(epsilon_agent=1, epsilon_instance=1, delta=1e-3))
+    out = io.StringIO()
+    result = LabelResult("round", np.zeros(1, np.int64), cost, 3, {}, (), spec)
+    label._show(Console(file=out, width=200), result, Path("labels.npy"))
+    assert "sigma 25 votes" in out.getvalue()
+    assert label.figures(result)["sigma"] == 25
+
+
 def test_one_epsilon_looks_the_same_wherever_it_is_shown() -> None:
     cost = common_pb2.Cost(
         epsilon_agent=123.4561, epsilon_instance=2.664101, delta=1e-3, total_epsilon_instance=2.66

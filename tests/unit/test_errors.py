@@ -276,6 +276,45 @@ async def test_a_dead_port_is_told_in_a_sentence() -> None:
     )
 
 
+@contextlib.asynccontextmanager
+async def dialling_tls(port: int) -> AsyncIterator[grpc.aio.Channel]:
+    """A channel that speaks TLS, and waits for its handshake a fraction of a second only."""
+    tls, short = grpc.ssl_channel_credentials(), [("grpc.min_reconnect_backoff_ms", 200)]
+    async with grpc.aio.secure_channel(f"127.0.0.1:{port}", tls, options=short) as channel:
+        yield channel
+
+
+async def test_a_server_that_hangs_is_not_told_to_have_a_wrong_certificate() -> None:
+    """The kernel takes connections for a process that is stopped."""
+    with socket.socket() as hung:
+        hung.bind(("127.0.0.1", 0))
+        hung.listen()
+        async with dialling_tls(hung.getsockname()[1]) as channel:
+            error = await call(channel)
+    assert error.kind is ErrorKind.PARTY_UNREACHABLE
+    assert "(it takes the connection and then says nothing: busy or stopped?)" in error.message
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (b"", "it hung up during the TLS handshake"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "what answers there does not speak TLS"),
+    ],
+)
+async def test_a_server_that_speaks_no_tls_is_told_as_such(said: bytes, told: str) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(65_536)
+        writer.write(said)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, dialling_tls(port) as channel:
+        error = await call(channel)
+    assert error.message.startswith(f"The server does not answer ({told})")
+
+
 async def test_a_server_that_is_too_slow_is_a_deadline() -> None:
     async def slow(request: bytes, context: Any) -> bytes:
         await asyncio.Event().wait()

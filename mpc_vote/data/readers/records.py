@@ -113,7 +113,8 @@ def usable(
     skipped = [BadRow(records.lines[place], bad[place]) for place in sorted(bad)]
     rows = len(records.rows)
     if skipped and bad_rows == "refuse":
-        raise BadRowsError(path, skipped, rows, "Correct them, or skip them with --bad-rows skip")
+        skip = ", or skip them with --bad-rows skip" if len(skipped) < rows else ", or the task"
+        raise BadRowsError(path, skipped, rows, f"Correct them{skip}")
     if len(skipped) == rows:
         why = f": {told(skipped, rows)}" if rows else ""
         raise ValueError(f"{path}: there is no row that can be used{why}")

@@ -15,6 +15,9 @@ from mpc_vote.data.readers.labels import match
 from mpc_vote.data.readers.records import BadRow, Records
 from mpc_vote.tasks import NumberColumn, TableInput, Task
 
+_SHARE = 3
+"""Of the records, one in so many may vote on a query."""
+
 
 @dataclass(frozen=True)
 class Fit:
@@ -61,7 +64,8 @@ def fit(records: Records, task: Task, *, labelled: bool) -> Fit:
         kept = np.delete(labels, list(bad), axis=0)
         names_of(records, task, np.delete(np.arange(len(labels)), list(bad)))
         classes = _counted(kept, task)
-        warnings = [] if task.attributes else outvoted(classes, task.vote.k)
+        counts = {} if task.attributes else classes
+        warnings = unsuited(len(kept), counts, task.vote.k) if len(kept) else []
     rows = [BadRow(records.lines[place], bad[place]) for place in sorted(bad)]
     good = np.delete(records.rows, list(bad), axis=0)
     missing = _missing(good, task.input) if isinstance(task.input, TableInput) else {}
@@ -69,8 +73,15 @@ def fit(records: Records, task: Task, *, labelled: bool) -> Fit:
     return Fit(len(records.rows), rows, classes, missing, unknown, records.extra, warnings)
 
 
-def outvoted(classes: Mapping[str, int], k: int) -> list[str]:
-    """A sentence on classes with so few records that they can't be most of k neighbours."""
+def unsuited(records: int, classes: Mapping[str, int], k: int) -> list[str]:
+    """A sentence where k, which is 0 without neighbours, does not suit so many records, or those of
+    a class. It follows from private data, so it is for their owner alone."""
+    if _SHARE * k > records:
+        return [
+            f"k is {k}, and there are {records} records: with more than a third of them voting on "
+            f"every query, votes say little about it; a k up to {max(1, records // _SHARE)} would "
+            "suit this data"
+        ]
     rare = [f"{name} ({count})" for name, count in classes.items() if 2 * count < k]
     if not rare:
         return []

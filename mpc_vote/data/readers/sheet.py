@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,10 @@ from mpc_vote.data.readers.records import Line
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+_ALIKE = 0.8
+"""How alike a column's name must be to one that is missing to be meant, of 1."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +45,13 @@ class Sheet:
     def no_single_values(self, name: str) -> str:
         """Why a column of several values in a cell can't be used."""
         return f"column {name!r} holds {self.nested[name]}, not one value a row"
+
+
+def meant(name: str, names: Iterable[str]) -> str | None:
+    """The column that is most like one that is missing, whatever the case; None if none is."""
+    alike = {one.strip().casefold(): one for one in names}
+    near = get_close_matches(name.strip().casefold(), alike, n=1, cutoff=_ALIKE)
+    return alike[near[0]] if near else None
 
 
 def read_sheet(path: Path) -> Sheet:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,8 @@ import pyarrow as pa
 from mpc_vote.data.readers import cells
 from mpc_vote.data.readers.records import Records
 from mpc_vote.data.readers.room import check_rows
-from mpc_vote.data.readers.sheet import Sheet, read_sheet
+from mpc_vote.data.readers.sheet import Sheet, meant, read_sheet
 from mpc_vote.tasks import CategoryColumn, Input, NumberColumn, TableInput, Task, TextInput
-
-_ALIKE = 0.8
-"""How alike a column's name must be to one that is missing to be meant, of 1."""
 
 
 def read(path: Path, task: Task | None) -> Records:
@@ -49,7 +45,7 @@ def read_lines(path: Path, task: Task | None) -> Records:
 def table_records(sheet: Sheet, schema: TableInput) -> Records:
     """Rows of a table; a category that the task does not list is "any other"."""
     names = [column.name for column in schema.columns]
-    _check_columns(sheet, names)
+    _check_columns(sheet, names, "; one of which nothing is known may be empty")
     bad: dict[int, list[str]] = {}
     unknown: dict[str, int] = {}
     _check_room(sheet, schema, sheet.table.nbytes)
@@ -129,7 +125,7 @@ def unquoted(sheet: Sheet, given: Any) -> Any:
     return pa.chunked_array([pa.array(cells.texts(given, unquote=True), pa.string())])
 
 
-def _check_columns(sheet: Sheet, wanted: list[str]) -> None:
+def _check_columns(sheet: Sheet, wanted: list[str], advice: str = "") -> None:
     """Refuses a file that lacks columns, naming what it has in their stead."""
     have = sheet.table.column_names
     missing = [name for name in wanted if name not in have]
@@ -139,16 +135,14 @@ def _check_columns(sheet: Sheet, wanted: list[str]) -> None:
         if name in sheet.nested:
             raise ValueError(f"{sheet.path}: {sheet.no_single_values(name)}")
     extra = [name for name in have if name not in wanted]
-    alike = {name.strip().casefold(): name for name in extra}
-    meant = {
-        name: alike[near[0]]
-        for name in missing
-        if (near := get_close_matches(name.casefold(), alike, n=1, cutoff=_ALIKE))
-    }
     shown = ", ".join(
-        repr(name) + (f" (is it {meant[name]!r}?)" if name in meant else "") for name in missing[:8]
+        repr(name) + (f" (is it {near!r}?)" if (near := meant(name, extra)) else "")
+        for name in missing[:8]
     )
     more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
     noun = "column" if len(missing) == 1 else "columns"
     also = f"; it has {', '.join(map(repr, extra[:8]))} besides" if extra else ""
-    raise ValueError(f"{sheet.path}: it lacks the task's {noun} {shown}{more}{also}")
+    raise ValueError(
+        f"{sheet.path}: it lacks the task's {noun} {shown}{more}{also}. Name columns as the task "
+        f"does{advice}"
+    )

@@ -152,7 +152,7 @@ def make_voter(name: str, data: Dataset | None, options: VoterOptions) -> Voter:
             voter = loaded(data, options)
         if not voter.kinds or not all(kind in BALLOTS for kind in voter.kinds):
             raise ValueError(f"the voter {name} names no kinds of ballots but {voter.kinds!r}")
-        try_out(voter, data, options)
+        try_out(name, voter, data, options)
         return voter
     except (ValueError, OSError, ImportError):
         raise

@@ -162,5 +162,13 @@ class _Lexicon:
 def _check_rows(given: npt.NDArray[Any], rows: int) -> None:
     if given.ndim == 0 or len(given) != rows:
         raise FaultyAnswer(
-            Fault.ROWS, f"{rows} queries got an answer of {given.dtype} {given.shape}"
+            Fault.ROWS,
+            f"{rows} queries got {_counted(given)}: the model must give a label, or a score of "
+            "each class, for each query",
         )
+
+
+def _counted(given: npt.NDArray[Any]) -> str:
+    if given.ndim:
+        return f"{len(given)} answer{'' if len(given) == 1 else 's'}"
+    return "None" if given.item() is None else f"a single {type(given.item()).__name__}"

@@ -20,7 +20,8 @@ from mpc_vote.learning.voters import ModelInputs, VoterOptions, classes_of
 from mpc_vote.tasks import CategoryColumn, ImageInput, Input, TableInput, Task, TextInput
 
 Array = npt.NDArray[Any]
-_EXAMPLES = 2
+EXAMPLES = 2
+"""How many rows a voter is tried on."""
 
 
 class Form(enum.StrEnum):
@@ -69,7 +70,7 @@ def example_rows(data: Dataset | None, options: VoterOptions) -> Array:
         return _of_task(options.task.input)
     if data is None:
         raise ValueError("without a task (--task) a voter takes the agent's data (--data)")
-    return np.zeros((_EXAMPLES, *data.shape), dtype=data.x.dtype)
+    return np.zeros((EXAMPLES, *data.shape), dtype=data.x.dtype)
 
 
 def odd_rows(task: Task) -> tuple[Array, str] | None:
@@ -95,14 +96,14 @@ def _of_task(schema: Input) -> Array:
                 column.name: [
                     column.values[0] if isinstance(column, CategoryColumn) else column.center
                 ]
-                * _EXAMPLES
+                * EXAMPLES
                 for column in schema.columns
             }
         )
     elif isinstance(schema, TextInput):
-        rows = schema.encode(["a"] * _EXAMPLES)
+        rows = schema.encode(["a"] * EXAMPLES)
     else:
-        rows = np.zeros((_EXAMPLES, *schema.shape), dtype=schema.dtype)
+        rows = np.zeros((EXAMPLES, *schema.shape), dtype=schema.dtype)
     return rows
 
 

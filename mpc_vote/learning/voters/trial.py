@@ -8,28 +8,44 @@ import numpy as np
 import numpy.typing as npt
 
 from mpc_vote.data.dataset import Dataset
-from mpc_vote.learning.voters import Voter, VoterOptions, classes_of
-from mpc_vote.learning.voters.questions import example_rows, odd_rows
+from mpc_vote.learning.voters import ModelInputs, Voter, VoterOptions, classes_of, is_foreign
+from mpc_vote.learning.voters.questions import EXAMPLES, example_rows, odd_rows
 
 _BITS = 4
+_RAW = {
+    "table": "the columns by name",
+    "text": "the texts",
+    "image": "the pictures as bytes",
+    "vector": "the vectors",
+}
 
 
-def try_out(voter: Voter, data: Dataset | None, options: VoterOptions) -> None:
+def try_out(name: str, voter: Voter, data: Dataset | None, options: VoterOptions) -> None:
     """Asks for every kind of ballot, about rows that are made of public things: usual ones, those
-    that lack what a client's rows may lack, and both together."""
+    that lack what a client's rows may lack, and both together. A `ValueError` says what went wrong,
+    with what."""
     rows, classes = example_rows(data, options), classes_of(data, options)
-    _ask(voter, rows, classes)
+    what = f"{name} with the model {options.model}" if options.model else name
+    try:
+        _ask(voter, rows, classes)
+    except (OSError, ImportError):
+        raise
+    except Exception as error:  # of whatever the voter is made of
+        why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        raise ValueError(
+            f"the voter {what} failed on {EXAMPLES} example rows: {why}{_seen(name, options)}"
+        ) from error
     odd = None if options.task is None else odd_rows(options.task)
     if odd is None:
         return
-    lacking, what = odd
+    lacking, lack = odd
     try:
         _ask(voter, lacking, classes)
         _ask(voter, np.concatenate([rows, lacking]), classes)
-    except Exception as error:  # of whatever the voter is made of
+    except Exception as error:
         raise ValueError(
-            f"it votes, but not where {what}, and any query may be so: let it fill in what is "
-            f"missing, as an imputer does, or abstain ({type(error).__name__}: {error})"
+            f"the voter {what} votes, but not where {lack}, and any query may be so: let it fill "
+            f"in what is missing, as an imputer does, or abstain ({type(error).__name__}: {error})"
         ) from error
 
 
@@ -39,3 +55,13 @@ def _ask(voter: Voter, rows: npt.NDArray[Any], classes: int) -> None:
         if votes.ndim == 0 or len(votes) != len(rows):
             raise ValueError(f"{len(rows)} queries got votes of shape {votes.shape}")
         kind.encode(votes, classes=classes, fraction_bits=_BITS, k=voter.k, tau=classes)
+
+
+def _seen(name: str, options: VoterOptions) -> str:
+    """What a model of the owner's was given, and how it is given the other thing."""
+    if options.task is None or not is_foreign(name):
+        return ""
+    raw = _RAW[options.task.input.kind]
+    if options.inputs is ModelInputs.RAW:
+        return f". It was given {raw}; with --inputs features it is given the task's features"
+    return f". It was given the task's features, an array; with --inputs raw it is given {raw}"

@@ -9,10 +9,12 @@ from __future__ import annotations
 import socket
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import mpc_vote
 from mpc_vote.app.process import die_with_parent, leave_no_core
 from mpc_vote.learning.voters import make_voter
 from mpc_vote.learning.voters.answers import FaultyAnswer
@@ -21,6 +23,7 @@ from mpc_vote.learning.voters.messages import opened
 from mpc_vote.plugins import PluginError
 from mpc_vote.voting.ballots import BALLOTS
 
+_OURS = Path(mpc_vote.__file__).parent
 _ANY_SIZE = 1 << 62
 _FOREVER = Deadline(None)
 _DETAIL = 8_000
@@ -48,8 +51,18 @@ def main(descriptor: int) -> None:
             send(line, {}, [votes], _FOREVER)
         except (Exception, SystemExit) as error:
             fault = error.fault.name if isinstance(error, FaultyAnswer) else ""
-            told = {"failed": traceback.format_exc()[-_DETAIL:], "fault": fault}
+            told = {"failed": _owners(error)[-_DETAIL:], "fault": fault}
             send(line, told, [], _FOREVER)
+
+
+def _owners(error: BaseException) -> str:
+    """What went wrong, and where in the owner's code; nobody can mend a call of ours."""
+    if isinstance(error, FaultyAnswer):
+        return str(error)
+    at = error.__traceback__
+    while at is not None and Path(at.tb_frame.f_code.co_filename).is_relative_to(_OURS):
+        at = at.tb_next
+    return "".join(traceback.format_exception(type(error), error, at))
 
 
 def _refusal(error: BaseException) -> dict[str, Any]:

@@ -361,7 +361,7 @@ def _try_label(
     np.save(folder / "q.npy", demo_partition().public.x[:100])
     files = ("--queries", str(folder / "q.npy"), "--out", str(folder / "labels.npy"))
     # The same batch in several tests, each time for its price.
-    plan = ("--classes", "10", "--sigma", "36", "--yes")
+    plan = ("--classes", "10", "--sigma", "36", "--yes", "--overwrite")
     return _client(compose, certs, "label", *files, *plan, *more)
 
 

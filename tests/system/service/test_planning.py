@@ -144,7 +144,11 @@ def test_label_charges_the_same_queries_once_unless_told_to_pay_again(
     assert other.returncode == 0 and round_id not in other.stdout, "it is another client's"
     assert ledgers(service) == charged
 
-    paid = command(*asked, "--yes")
+    kept = command(*asked, "--yes")
+    assert kept.returncode == 1
+    assert f"{tmp_path / 'labels.npy'} is there already: pass --overwrite" in kept.stderr
+    assert ledgers(service) == charged
+    paid = command(*asked, "--yes", "--overwrite")
     assert paid.returncode == 0, paid.stderr
     assert json.loads(paid.stdout)["round_id"] != round_id
     assert len(ledgers(service)["coordinator"]) == len(charged["coordinator"]) + 1

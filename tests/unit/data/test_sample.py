@@ -131,6 +131,42 @@ def test_identifiers_are_left_out_and_measurements_are_not(
     assert (name in draft.input.ignored) is not kept
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("PatientID", "patientId", "patient_id", "Patient Id", "patientid", "PATIENT_ID", "ID"),
+        *(
+            "id_patient",
+            "MRN",
+            "patient.mrn",
+            "Medical Record Number",
+            "CaseNo",
+            "case nr",
+            "rowid",
+        ),
+        *("Row Names", "hospital number", "subject-key", "NHS no"),
+    ],
+)
+def test_identifiers_are_known_by_their_names(name: str, tmp_path: Path) -> None:
+    values = [37 * n * n + 100_003 for n in range(ROWS)]
+    draft = drafted(tmp_path, {"x": [*range(5)] * 8, name: values})
+    assert isinstance(draft.input, TableInput) and draft.input.ignored == (name,)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("steroid", "UricAcid", "Lactic acid", "COVID", "lipid", "thyroid_tsh", "ideal_weight"),
+        *("Platelets", "mass index", "number of visits", "no", "rowing_watts", "idle"),
+    ],
+)
+def test_measurements_are_not_taken_for_identifiers(name: str, tmp_path: Path) -> None:
+    values = [37 * n * n + 100_003 for n in range(ROWS - 1)] + [100_003]
+    draft = drafted(tmp_path, {"x": [*range(5)] * 8, name: values})
+    assert isinstance(draft.input, TableInput)
+    assert (draft.input.ignored, draft.notes) == ((), [])
+
+
 @pytest.mark.parametrize("date", ["2024-03-0{}", "0{}.03.2024", "{}/3/24", "2024-03-0{}T10:00:00Z"])
 def test_dates_are_left_out_from_a_text_file_as_from_a_typed_one(date: str, tmp_path: Path) -> None:
     days = [date.format(1 + n % 9) for n in range(ROWS)]
@@ -224,6 +260,12 @@ def test_attributes_are_the_parts_of_labels(tmp_path: Path) -> None:
         ("a,b\n1,x\n", Wishes(), r"the labels \(--label\): one of 'a', 'b'"),
         ("a,b\n1,x\n", Wishes("c"), "it has no column 'c', only 'a', 'b'"),
         ("a,b\n1,x\n", Wishes("b", ignored=("z",)), "it has no column 'z'"),
+        ("a,Outcome\n1,x\n", Wishes("outcome"), r"'outcome' \(is it 'Outcome'\?\), only 'a'"),
+        (
+            "a,b\n1,died\n2,survived\n",
+            Wishes("b", classes=("dead", "alive")),
+            "no label in column 'b' is one of the .*: the labels are 'died', 'survived'",
+        ),
         ("a,b\n", Wishes("b"), "it has no rows"),
         ("a,b\n1\n", Wishes("b"), "line 2: it has 1 cells, the header 2"),
         ("a,b\n1,x\n1,y\n", Wishes("b"), "no column is left.*'a' is left out: it is the same"),

@@ -150,6 +150,12 @@ def test_all_that_is_wrong_with_a_row_is_told_and_few_rows_of_many(tmp_path: Pat
     assert len(told.value.bad) == 12
 
 
+def test_rows_that_are_all_bad_are_not_advised_to_be_skipped(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", HEADER + "a,50,Male,1,maybe\n" * 2)
+    with pytest.raises(BadRowsError, match=r"2 of 2 rows .* Correct them, or the task$"):
+        read_labelled(path, TABLE)
+
+
 def test_queries_need_no_labels_and_say_what_was_skipped(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "age,sex,ward\n50,Male,1\nx,Male,1\n51,,2\n")
     found = read_inputs(path, TABLE, bad_rows="skip")
@@ -174,6 +180,7 @@ def test_labels_of_queries_are_not_looked_at(tmp_path: Path) -> None:
         ("pid|age|sex|ward|died\na|1|Male|1|no\n", "bars.*save it with commas instead"),
         ("pid\tage\tsex\na\t1\tMale\n", "tabs.*save it with commas instead or name it .tsv"),
         ("Age,sex,died,ward\n1,Male,no,1\n", "lacks the task's column 'age' .is it 'Age'?."),
+        ("sex,died,ward\nMale,no,1\n", "'age'.*Name columns as the task does; one of which noth"),
         ("sex,wages,died\nMale,1,no\n", "columns 'age', 'ward'; it has 'wages', 'died' besides"),
         ("sex,died,ord\nMale,no,1\n", "columns 'age', 'ward'.*it has 'died', 'ord' besides"),
         (HEADER.replace("pid", "age"), "two columns have the name 'age': rename or remove one"),

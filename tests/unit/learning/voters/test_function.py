@@ -105,6 +105,30 @@ def test_a_function_that_fails_on_an_example_is_refused_at_the_start(rules: Modu
         ask(rules, lambda columns: columns["weight"], TABLE, None)
 
 
+@pytest.mark.parametrize(
+    ("function", "inputs", "told"),
+    [
+        (lambda texts: ["ham"], "raw", "2 queries got 1 answer: the model must give a label"),
+        (lambda texts: None, "raw", "2 queries got None: the model must give a label, or a score"),
+        (lambda texts: "ham", "raw", "2 queries got a single str: the model must"),
+        (lambda texts: texts.x, "raw", "given the texts; with --inputs features it is given the"),
+    ],
+)
+def test_a_function_whose_answer_is_no_vote_says_what_to_give(
+    function: Any, inputs: str, told: str, rules: ModuleType
+) -> None:
+    with pytest.raises(ValueError, match=f"rules_of_mine:rule failed on 2 example rows: .*{told}"):
+        ask(rules, function, TEXT, None, inputs)
+
+
+def test_a_function_of_columns_that_is_given_features_is_told_of_the_columns(
+    rules: ModuleType,
+) -> None:
+    told = r"IndexError: .* task's features, an array; with --inputs raw it is given the columns by"
+    with pytest.raises(ValueError, match=told):
+        ask(rules, lambda columns: [a > 60 for a in columns["age"]], TABLE, None, "features")
+
+
 class _Callable:
     def __call__(self, inputs: Any) -> Any: ...
 

@@ -108,6 +108,14 @@ def test_what_an_error_says_is_for_the_owner_alone(started: Started) -> None:
     assert "secret" not in caught.value.why
 
 
+def test_an_owner_is_shown_where_in_their_own_code_it_failed(started: Started) -> None:
+    with pytest.raises(VoterError) as caught:
+        started("raises").vote(QUERIES, ONE_HOT)
+    told = str(caught.value)
+    assert "in raises" in told and "plugins_on_trial.py" in told
+    assert "worker.py" not in told and "answers.py" not in told
+
+
 def test_an_answer_is_not_read_beyond_what_votes_take(started: Started) -> None:
     voter = started("huge")
     with pytest.raises(VoterError, match="400,") as caught:

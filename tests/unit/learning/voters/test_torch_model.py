@@ -278,3 +278,13 @@ def test_a_packed_archive_is_refused(linear: Path, tmp_path: Path) -> None:
             to.writestr(name, source.read(name) + b" " * 100_000 * name.endswith("model.json"))
     with pytest.raises(ValueError, match="unpacked: save it without compression"):
         voter(path)
+
+
+def test_what_torch_exports_as_onnx_votes_as_the_tutorial_says(tmp_path: Path) -> None:
+    network, path = torch.nn.Linear(3, 3), tmp_path / "m.onnx"
+    torch.onnx.export(network, (torch.zeros(2, 3),), path, dynamo=False)
+    voter = make_voter("onnx", None, VoterOptions(task=VECTORS, model=str(path)))
+    rows = np.eye(3, dtype=np.float32)
+    with torch.no_grad():
+        best = network(torch.from_numpy(rows)).argmax(dim=1)
+    assert voter.vote(rows, ONE_HOT).tolist() == best.tolist()

@@ -14,6 +14,7 @@ from rich.padding import Padding
 from mpc_vote.app import process
 from mpc_vote.app.process import CommandError
 from mpc_vote.cli import earlier
+from mpc_vote.cli.against import by_labels
 from mpc_vote.cli.common import (
     LABELS,
     ClientSettings,
@@ -104,7 +105,10 @@ def _spent(one: label_pb2.RoundSummary) -> str:
         return ""
     cost = one.cost
     agent, instance = round_up(cost.epsilon_agent), round_up(cost.epsilon_instance)
-    return f"epsilon {agent} agent, {instance} instance level, delta {cost.delta:g}"
+    return (
+        f"epsilon {agent} agent, {instance} instance level; by labels {by_labels(cost)}; "
+        f"delta {cost.delta:g}"
+    )
 
 
 def _row(one: label_pb2.RoundSummary) -> dict[str, Any]:
@@ -122,6 +126,8 @@ def _row(one: label_pb2.RoundSummary) -> dict[str, Any]:
         "sigma": one.sigma,
         "epsilon_agent": None if cost is None else cost.epsilon_agent,
         "epsilon_instance": None if cost is None else cost.epsilon_instance,
+        "labels_epsilon_agent": None if cost is None else cost.labels_epsilon_agent,
+        "labels_epsilon_instance": None if cost is None else cost.labels_epsilon_instance,
         "delta": None if cost is None else cost.delta,
         "reason": one.reason,
     }

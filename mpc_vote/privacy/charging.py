@@ -64,6 +64,10 @@ class Against(StrEnum):
     LABELS = "labels"
 
 
+PREFIX = {Against.TOTALS: "", Against.LABELS: "labels_"}
+"""Of the names of figures."""
+
+
 class Charges:
     """All that was charged at one level, in order, and what it comes to."""
 
@@ -109,6 +113,18 @@ def charged_epsilon(
     for mechanism in mechanisms:
         charges.add(mechanism)
     return charges.epsilon(delta)
+
+
+def figures(mechanisms: Sequence[Mechanism], delta: float) -> dict[str, float]:
+    """What all of them lose, in this order, at both levels: against whoever may see totals, and
+    against those who see labels only."""
+    return {
+        f"{PREFIX[against]}epsilon_{level.value}": charged_epsilon(
+            mechanisms, level, delta, against
+        )
+        for against in Against
+        for level in Level
+    }
 
 
 def prepare(mechanisms: Iterable[Mechanism], level: Level) -> None:

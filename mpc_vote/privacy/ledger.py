@@ -34,7 +34,7 @@ from typing import Any, Self
 
 from mpc_vote import database
 from mpc_vote.privacy.accountant import check_delta
-from mpc_vote.privacy.charging import Against, Charges, account_against, prepare
+from mpc_vote.privacy.charging import PREFIX, Against, Charges, account_against, prepare
 from mpc_vote.privacy.mechanisms import (
     Level,
     Mechanism,
@@ -287,6 +287,16 @@ class _Records(abc.ABC):
         with self._lock:
             self._read_new()
             return self._epsilon(level, delta, planned, against or self.against)
+
+    def figures(self, delta: float, *planned: Mechanism) -> dict[str, float]:
+        """`spent` at both levels, against whoever may see totals and those who see labels only."""
+        return {
+            f"total_{PREFIX[against]}epsilon_{level.value}": self.spent(
+                level, delta, *planned, against=against
+            )
+            for against in Against
+            for level in Level
+        }
 
     def remaining(self) -> dict[Level, float]:
         """Limit less spend for each limited level. A guide only: epsilons do not simply add."""

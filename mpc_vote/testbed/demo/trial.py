@@ -64,6 +64,8 @@ class Trial:
             "best_agent_accuracy": best_agent,
             "epsilon_agent": cost.epsilon_agent,
             "epsilon_instance": cost.epsilon_instance,
+            "labels_epsilon_agent": cost.labels_epsilon_agent,
+            "labels_epsilon_instance": cost.labels_epsilon_instance,
             "delta": cost.delta,
             "sigma": self.sigma,
             "queries": len(data.public),

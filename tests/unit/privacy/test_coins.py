@@ -35,6 +35,7 @@ from mpc_vote.privacy.mechanisms import (
     Level,
     Mechanism,
     SkellamVote,
+    charged_epsilon,
     mechanism_from_json,
 )
 from mpc_vote.privacy.mechanisms import coins as account

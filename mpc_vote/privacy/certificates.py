@@ -28,12 +28,11 @@ from statistics import NormalDist
 
 import numpy as np
 
-from mpc_vote.privacy.label_steps import CUT, Seen, cover_step, loss_scale
+from mpc_vote.privacy.label_steps import COARSE, CUT, Seen, cover_step, loss_scale
 from mpc_vote.privacy.profiles import (
     ROUNDING,
     Cover,
     FloatArray,
-    gaussian_profile,
     gaussian_rise,
     gaussian_slope,
     gaussian_tail,
@@ -48,13 +47,13 @@ _MANY_FLOORS = tuple(
     sorted({*_FEW_FLOORS, 0.25, 0.75, 1.5, 2.5, 4.0, 6.0, 10.0, 15.0, 27.0, 55.0, 120.0})
 )
 _FLOORS = {
-    Seen.TOTALS: _MANY_FLOORS,
+    Seen.TOTALS: _FEW_FLOORS,
     Seen.THRESHOLD: _MANY_FLOORS,
     Seen.FLIP: _FEW_FLOORS,
 }
 _EXACTNESS = 2.0**-12  # of a cost, relative to the step's scale
 _NEWTON_STEPS = 20
-_CORRECTIONS = 16
+_CORRECTIONS = 10
 _NO_RISE = 2.0**-200
 _FARTHEST = 600.0
 _FIRST_PLACES = 64
@@ -163,7 +162,7 @@ def floor_cost(
 ) -> tuple[float, float] | None:
     """A floor, so many times what a step loses, and what a step costs there; None if none does."""
     scale = loss_scale(seen, law, move)
-    step = _Step(cover_step(seen, law, move), 2 * CUT[seen], slack)
+    step = _Step(cover_step(seen, law, move, COARSE), 2 * CUT[seen], slack)
     cost = step.least_cost(multiple * scale, scale)
     return None if cost is None else (multiple * scale, cost)
 
@@ -201,7 +200,7 @@ class _Step:
         x, profile = bounds
         cost = scale
         for _ in range(_NEWTON_STEPS):
-            missing = profile - _claimed(floor + cost, x) - self.tolerance(x)
+            missing = profile - _claimed(floor + cost, x)[0] - self.tolerance(x)
             rise = gaussian_rise(floor + cost, x)
             matters = rise > _NO_RISE
             if not matters.any():
@@ -213,7 +212,7 @@ class _Step:
         for number in range(_CORRECTIONS):
             if self.below(x, profile, floor + cost):
                 return cost
-            cost += _EXACTNESS * scale * 2.0 ** max(0, number - 4)
+            cost += _EXACTNESS * scale * 2.0**number
         return None
 
     def bounds(self, floor: float) -> tuple[FloatArray, FloatArray] | None:
@@ -243,7 +242,8 @@ class _Step:
 
     def below(self, x: FloatArray, profile: FloatArray, square: float) -> bool:
         """Whether the chords of a profile lie below the tangents of G, up to the slack."""
-        value, slope, g = _claimed(square, x), gaussian_slope(square, x), np.exp(x)
+        g = np.exp(x)
+        value, slope = _claimed(square, x)
         tolerance = self.tolerance(x)
         if (profile > value + tolerance).any():
             return False
@@ -259,6 +259,7 @@ class _Step:
         return self.slack - (1 + np.exp(x)) * self.cut
 
 
-def _claimed(square: float, x: FloatArray) -> FloatArray:
-    """G, less what rounding may have added to it."""
-    return gaussian_profile(square, x) - ROUNDING * gaussian_tail(square, x)
+def _claimed(square: float, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """G, less what rounding may have added to it, and its slope."""
+    tail, slope = gaussian_tail(square, x), gaussian_slope(square, x)
+    return np.maximum(0.0, tail + np.exp(x) * slope) - ROUNDING * tail, slope

@@ -55,6 +55,9 @@ class Fineness(NamedTuple):
     reach: float
 
 
+COARSE = Fineness(1 / 16, 1, 16.0)
+"""For costs that may be some parts in a thousand too high."""
+
 _FINENESS = {
     Seen.TOTALS: Fineness(1 / 32, 2, 16.0),
     Seen.THRESHOLD: Fineness(1 / 32, 2, 16.0),
@@ -70,7 +73,7 @@ def loss_scale(seen: Seen, law: FloatArray, move: int) -> float:
     return float(cells * move**2 / (law @ (places - mean) ** 2))
 
 
-def cover_step(seen: Seen, law: FloatArray, move: int) -> Cover:
+def cover_step(seen: Seen, law: FloatArray, move: int, fineness: Fineness | None = None) -> Cover:
     """All versions of a step under noise of a law: its probabilities at successive integers."""
     law = cut_law(check_law(law), CUT[seen])
     if not isinstance(move, int) or isinstance(move, bool) or move < 1:
@@ -81,7 +84,7 @@ def cover_step(seen: Seen, law: FloatArray, move: int) -> Cover:
             f"a law over {len(law)} places is too fine for this account, which takes {most}: let "
             "a vote be fewer units"
         )
-    fineness = _FINENESS[seen]
+    fineness = fineness or _FINENESS[seen]
     ratio = fineness.ratio * loss_scale(seen, law, move) ** 0.5
     grid = Grid(ratio, fineness.places, round(fineness.reach / fineness.ratio))
     if seen is Seen.TOTALS:

@@ -124,6 +124,13 @@ def test_progress_that_nobody_reads_on_ends_with_its_client(
 
 # What is shown
 
+SPENT = {
+    "delta": 1e-3,
+    "against": "totals",
+    "total_labels_epsilon_agent": 1.0,
+    "total_labels_epsilon_instance": 2.0,
+}
+
 
 def test_one_epsilon_looks_the_same_wherever_it_is_shown() -> None:
     cost = common_pb2.Cost(
@@ -134,7 +141,7 @@ def test_one_epsilon_looks_the_same_wherever_it_is_shown() -> None:
     result = LabelResult("round", np.zeros(1, np.int64), Cost.from_message(cost), 3, {}, (), None)
     label._show(shown, result, Path("labels.npy"))
     levels = {"instance": {"spent": cost.epsilon_instance, "limit": 8.0, "remaining": 5.335899}}
-    budget._show_levels(shown, levels, 1e-3)
+    budget._show_levels(shown, {"levels": levels, **SPENT})
     text = out.getvalue()
     assert "123.5 agent level, 2.665 instance level" in text
     assert text.count("2.665") == 2 and "5.335" in text
@@ -150,7 +157,7 @@ def test_one_round_is_told_in_the_singular(count: int, told: str) -> None:
         "owner": "agent/a",
         "rounds": count,
         "queries": count,
-        "delta": 1e-3,
+        **SPENT,
         "limits_noted": True,
         "levels": {},
         "ballot": "one_hot",

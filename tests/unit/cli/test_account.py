@@ -47,7 +47,8 @@ VECTORS = {
 @pytest.fixture
 def account(capsys: pytest.CaptureFixture[str]) -> Account:
     def run(*arguments: str) -> dict[str, Any]:
-        assert cli.main(["account", "--delta=1e-3", *arguments, "--json"]) == 0
+        delta = () if "paper" in arguments else ("--delta=1e-3",)
+        assert cli.main(["account", *arguments, *delta, "--json"]) == 0
         figures: dict[str, Any] = json.loads(capsys.readouterr().out)
         return figures
 

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpc_vote.privacy.accountant import epsilon, simple_epsilon
+from mpc_vote.privacy.charging import charged_epsilon
 from mpc_vote.privacy.coins import (
     MAX_COINS,
     MAX_SIGMA,
@@ -35,7 +36,6 @@ from mpc_vote.privacy.mechanisms import (
     Level,
     Mechanism,
     SkellamVote,
-    charged_epsilon,
     mechanism_from_json,
 )
 from mpc_vote.privacy.mechanisms import coins as account

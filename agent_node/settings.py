@@ -12,7 +12,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInf
 from mpc_vote.app.config import Address, Ballot, Delta, Name, Parties, Positive, RoleSettings
 from mpc_vote.data.readers import BadRows, check_reader
 from mpc_vote.learning.voters import ModelInputs, check_voter, needs_data
+from mpc_vote.privacy.charging import Against
 from mpc_vote.voting.limits import MAX_TASKS
+from mpc_vote.voting.planning import DELTA
 
 
 class Rounds(enum.StrEnum):
@@ -170,7 +172,14 @@ class AgentSettings(VoterSettings, RoleSettings):
     budget_instance: float = Field(
         8.0, gt=0, description="limit of total epsilon at instance level; inf for no limit"
     )
-    delta: Delta = Field(1e-3, description="delta of the budgets")
+    budget_against: Against = Field(
+        Against.TOTALS,
+        description="whom budgets are held against: totals (malicious parties may see noisy "
+        "totals) or labels (clients, the server, semi-honest parties)",
+    )
+    delta: Delta = Field(
+        DELTA, description="delta of the budgets: far below one over the number of records"
+    )
 
     @field_validator("data")
     @classmethod

@@ -37,7 +37,9 @@ async def open_agent(
     is charged to the one ledger."""
     name = credentials.identity.name
     stack.enter_context(folder.held(data_dir))
-    budget = Budget(settings.budget_agent, settings.budget_instance, settings.delta)
+    budget = Budget(
+        settings.budget_agent, settings.budget_instance, settings.delta, settings.budget_against
+    )
     ledger = stack.enter_context(
         contextlib.closing(Ledger(data_dir / "ledger.db", budget, str(credentials.identity)))
     )

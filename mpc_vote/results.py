@@ -16,7 +16,11 @@ COMMONEST = "agreement_commonest"
 @dataclass(frozen=True)
 class Cost:
     """Of a round: epsilon of this round alone, and of all that the service ever charged; then what
-    the secure argmax took, and the largest upload of one agent."""
+    the secure argmax took, and the largest upload of one agent.
+
+    Epsilons hold against whoever may see noisy totals, as malicious parties may; those of labels
+    against clients, the server and parties that follow the protocol.
+    """
 
     epsilon_agent: float
     epsilon_instance: float
@@ -32,6 +36,10 @@ class Cost:
     dealer_bytes: int
     upload_bytes_per_agent: int
     seconds: float
+    labels_epsilon_agent: float
+    labels_epsilon_instance: float
+    total_labels_epsilon_agent: float
+    total_labels_epsilon_instance: float
 
     @classmethod
     def from_message(cls, message: common_pb2.Cost) -> Self:
@@ -42,6 +50,8 @@ class Cost:
 @dataclass(frozen=True)
 class Model:
     """A version of the global model: what it learnt from, what that had cost, and who trained it.
+
+    Its epsilons are of two kinds, as those of `Cost`.
 
     `sha256` is of its file, `task` empty for rounds without one.
     """
@@ -59,6 +69,8 @@ class Model:
     metrics: Mapping[str, float]
     trained: dt.datetime
     sha256: bytes
+    labels_epsilon_agent: float
+    labels_epsilon_instance: float
 
     @property
     def says_little(self) -> bool:

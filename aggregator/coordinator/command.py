@@ -54,7 +54,9 @@ async def serve_coordinator(settings: CoordinatorSettings) -> None:
         stack.enter_context(folder.held(settings.data_dir))
         parties = await dial_parties(stack, credentials, settings.parties)
         archive = stack.enter_context(contextlib.closing(Archive(settings.data_dir)))
-        budget = Budget(settings.budget_agent, settings.budget_instance, settings.delta)
+        budget = Budget(
+            settings.budget_agent, settings.budget_instance, settings.delta, settings.budget_against
+        )
         owner = str(credentials.identity)
         ledger = stack.enter_context(
             contextlib.closing(Ledger(settings.data_dir / "ledger.db", budget, owner))

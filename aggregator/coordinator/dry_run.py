@@ -7,10 +7,10 @@ from collections import Counter
 
 from aggregator.coordinator.planner import plan_round, settled
 from aggregator.coordinator.roster import Defaults, Form, Present, offers_of
+from aggregator.coordinator.spending import with_figures
 from mpc_vote.errors import ErrorKind, VoteError
-from mpc_vote.privacy.accountant import epsilon
+from mpc_vote.privacy import charging
 from mpc_vote.privacy.ledger import BudgetExhausted, Ledger
-from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import common_pb2, label_pb2
 from mpc_vote.tasks import Task
 from mpc_vote.transport import tensors
@@ -77,12 +77,10 @@ def _form(
 def _cost(spec: Spec, ledger: Ledger, delta: float) -> common_pb2.Cost:
     """What the round would cost, alone and after all before it."""
     mechanism = spec.mechanism
-    return common_pb2.Cost(
-        epsilon_agent=epsilon([mechanism], Level.AGENT, delta),
-        epsilon_instance=epsilon([mechanism], Level.INSTANCE, delta),
-        delta=delta,
-        total_epsilon_agent=ledger.spent(Level.AGENT, delta, mechanism),
-        total_epsilon_instance=ledger.spent(Level.INSTANCE, delta, mechanism),
+    return with_figures(
+        common_pb2.Cost(delta=delta),
+        charging.figures([mechanism], delta),
+        ledger.figures(delta, mechanism),
     )
 
 

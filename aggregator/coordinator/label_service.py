@@ -18,10 +18,11 @@ from aggregator.coordinator.planner import make_spec
 from aggregator.coordinator.requests import Queries, in_time, read_digest, read_plan, read_queries
 from aggregator.coordinator.roster import Defaults
 from aggregator.coordinator.rounds import Round, RoundRunner
-from aggregator.coordinator.spending import tell_free
+from aggregator.coordinator.spending import tell_free, with_figures
 from aggregator.coordinator.turns import Turns
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.pki.identity import Role
+from mpc_vote.privacy.charging import Against
 from mpc_vote.privacy.ledger import Ledger
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2, label_pb2, label_pb2_grpc
@@ -274,25 +275,23 @@ class LabelServicer(label_pb2_grpc.LabelServiceServicer):
         ]
         delta, budget = self._defaults.delta, self._ledger.budget
         client = rpc.caller().name
-        spent = {
-            level: await self._turns.do(client, self._ledger.spent, level, delta) for level in Level
-        }
+        spent = await self._turns.do(client, self._ledger.figures, delta)
         limits = {} if budget is None else budget.limits()
-        return label_pb2.GetServiceResponse(
+        told = label_pb2.GetServiceResponse(
             agents=agents,
             parties=self._defaults.parties,
             engine=self._defaults.engine.code,
             delta=delta,
-            total_epsilon_agent=spent[Level.AGENT],
-            total_epsilon_instance=spent[Level.INSTANCE],
             max_queries=MAX_QUERIES,
             unready_parties=await self._turns.ask(client, self._unready),
             limit_epsilon_agent=limits.get(Level.AGENT),
             limit_epsilon_instance=limits.get(Level.INSTANCE),
+            limits_against_labels=self._ledger.against is Against.LABELS,
             tasks=[
                 agreement.to_wire(task, content=False) for task in self._defaults.tasks.values()
             ],
         )
+        return with_figures(told, spent)
 
     @rpc.allowed(Role.CLIENT)
     async def GetTask(

@@ -24,6 +24,7 @@ import numpy as np
 from aggregator.coordinator.admission import AdmissionControl
 from aggregator.coordinator.archive import COMPLETE, Archive, RoundRecord
 from aggregator.coordinator.requests import Intake, check_rows, hung_up, in_time
+from aggregator.coordinator.spending import with_figures
 from aggregator.coordinator.turns import Turns
 from mpc_vote.app import threads
 from mpc_vote.data.dataset import FloatArray
@@ -33,8 +34,7 @@ from mpc_vote.learning.features import for_task
 from mpc_vote.learning.features.maps import FEATURE_MAPS, FeatureMap
 from mpc_vote.learning.students.classifier import Classifier
 from mpc_vote.pki.identity import Role
-from mpc_vote.privacy import accountant
-from mpc_vote.privacy.mechanisms import Level
+from mpc_vote.privacy import charging
 from mpc_vote.proto.mpcvote.v1 import common_pb2, model_pb2, model_pb2_grpc
 from mpc_vote.results import COMMONEST
 from mpc_vote.tasks import Task, agreement
@@ -253,8 +253,6 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
             classes=spec.classes,
             query_dtype=spec.query_dtype,
             query_shape=spec.query_shape,
-            epsilon_agent=accountant.epsilon(spent, Level.AGENT, self._delta),
-            epsilon_instance=accountant.epsilon(spent, Level.INSTANCE, self._delta),
             delta=self._delta,
             metrics=metrics,
             trained_unix_ms=int(time.time() * 1000),
@@ -262,6 +260,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
             task=spec.task,
             task_digest=spec.task_digest,
         )
+        with_figures(model, charging.figures(spent, self._delta))
         try:
             with _told_to_clients(self._student):
                 trained.save(scratch, _provenance(model))
@@ -444,6 +443,8 @@ def _provenance(model: model_pb2.Model) -> dict[str, str]:
         "unlabelled": str(model.unlabelled),
         "epsilon_agent": repr(model.epsilon_agent),
         "epsilon_instance": repr(model.epsilon_instance),
+        "labels_epsilon_agent": repr(model.labels_epsilon_agent),
+        "labels_epsilon_instance": repr(model.labels_epsilon_instance),
         "delta": repr(model.delta),
         "metrics": ",".join(f"{k}={v:.6g}" for k, v in sorted(model.metrics.items())),
     }

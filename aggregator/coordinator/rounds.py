@@ -21,11 +21,10 @@ import numpy as np
 
 from aggregator.coordinator.archive import Archive, Labels
 from aggregator.coordinator.attendance import Attendance, Responses
-from aggregator.coordinator.spending import tell_charged, tell_free
+from aggregator.coordinator.spending import tell_charged, tell_free, with_figures
 from mpc_vote.errors import ErrorKind, VoteError
-from mpc_vote.privacy import accountant
+from mpc_vote.privacy import charging
 from mpc_vote.privacy.ledger import BudgetExhausted, Ledger
-from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import common_pb2, label_pb2, party_pb2, party_pb2_grpc
 from mpc_vote.transport import rpc
 from mpc_vote.voting import forecast
@@ -367,11 +366,7 @@ class RoundRunner:
         # Where its time goes is said of one party: parts of several don't add up.
         slowest = max(statistics, key=lambda s: s.seconds)
         cost = common_pb2.Cost(
-            epsilon_agent=accountant.epsilon([spec.mechanism], Level.AGENT, delta),
-            epsilon_instance=accountant.epsilon([spec.mechanism], Level.INSTANCE, delta),
             delta=delta,
-            total_epsilon_agent=self._ledger.spent(Level.AGENT, delta),
-            total_epsilon_instance=self._ledger.spent(Level.INSTANCE, delta),
             mpc_rounds=max(s.rounds for s in statistics),
             mpc_bytes_per_party=max(s.bytes_sent for s in statistics),
             mpc_seconds=slowest.seconds,
@@ -382,6 +377,7 @@ class RoundRunner:
             upload_bytes_per_agent=max(responses.submitted.values(), default=0),
             seconds=time.monotonic() - round_.started,
         )
+        with_figures(cost, charging.figures([spec.mechanism], delta), self._ledger.figures(delta))
         return label_pb2.RoundCompleted(
             round_id=spec.round_id,
             cost=cost,

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from mpc_vote.app.config import Address, Delta, Engine, Name, Parties, Positive, RoleSettings
 from mpc_vote.argmax.registry import TABLE
 from mpc_vote.learning import students
+from mpc_vote.privacy.charging import Against
 from mpc_vote.privacy.ledger import LEDGER_ID
 from mpc_vote.voting import planning
 from mpc_vote.voting.limits import MAX_K, MAX_ROUNDS_AT_ONCE, MAX_TASKS
@@ -101,6 +102,11 @@ class CoordinatorSettings(RoleSettings):
     budget_agent: float = Field(inf, gt=0, description="limit of total epsilon at agent level")
     budget_instance: float = Field(
         inf, gt=0, description="limit of total epsilon at instance level"
+    )
+    budget_against: Against = Field(
+        Against.TOTALS,
+        description="whom budgets are held against: totals (malicious parties may see noisy "
+        "totals) or labels (clients, the server, semi-honest parties)",
     )
 
     @field_validator("max_k")

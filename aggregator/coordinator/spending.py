@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
 from mpc_vote.errors import VoteError
-from mpc_vote.privacy import accountant
+from mpc_vote.privacy.charging import charged_epsilon
 from mpc_vote.privacy.mechanisms import Level, Mechanism
 from mpc_vote.privacy.rounding import round_up
+
+_Message = TypeVar("_Message", bound=Message)
+
+
+def with_figures(message: _Message, *figures: Mapping[str, float]) -> _Message:
+    """The message with epsilons, each in the field of its name."""
+    for name, value in (one for some in figures for one in some.items()):
+        setattr(message, name, value)
+    return message
 
 
 def tell_free(error: VoteError) -> None:
@@ -21,10 +35,10 @@ def tell_charged(error: VoteError, mechanism: Mechanism, delta: float) -> None:
     """
     error.retry_after = None
     agent, instance = (
-        round_up(accountant.epsilon([mechanism], level, delta))
+        round_up(charged_epsilon([mechanism], level, delta))
         for level in (Level.AGENT, Level.INSTANCE)
     )
     error.add(
         f"The round was charged, and stays charged: epsilon {agent} at agent level, {instance} at "
-        f"instance level (delta {delta:g})."
+        f"instance level (delta {delta:g}), against whoever may see noisy totals."
     )

@@ -13,20 +13,20 @@ from rich.table import Column, Table
 from mpc_vote.app import process
 from mpc_vote.app.config import Address, Ballot, ConfigError, LogLevel, Name, Positive, Settings
 from mpc_vote.app.process import CommandError
+from mpc_vote.cli.against import AGAINST, DEALER
 from mpc_vote.cli.common import check_writable, console, counted, write_json
 from mpc_vote.client import AsyncLabelClient
-from mpc_vote.privacy.accountant import epsilon
+from mpc_vote.privacy import charging
+from mpc_vote.privacy.charging import PREFIX, Against
 from mpc_vote.privacy.ledger import LedgerView, Spend
 from mpc_vote.privacy.mechanisms import Level, Mechanism
 from mpc_vote.privacy.rounding import round_down, round_up
 from mpc_vote.voting.ballots import KNN_COUNT
 from mpc_vote.voting.charge import usual_charge
 from mpc_vote.voting.limits import MAX_K
+from mpc_vote.voting.planning import DELTA
 
 LEDGER = "ledger.db"
-
-# Where no limit is noted, and so no delta: the default of the roles.
-_DELTA = 1e-3
 
 
 class BudgetSettings(Settings):
@@ -93,11 +93,12 @@ def _of_ledger(out: Console, settings: BudgetSettings, path: Path) -> dict[str, 
             spends = ledger.spends()
         except ValueError as error:
             raise CommandError(f"{path} holds a spend that can't be read: {error}") from error
-        delta = _DELTA if ledger.budget is None else ledger.budget.delta
+        delta = DELTA if ledger.budget is None else ledger.budget.delta
         limits = {} if ledger.budget is None else ledger.budget.limits()
         levels = {
             level.value: _standing(ledger.spent(level, delta), limits.get(level)) for level in Level
         }
+        spent = ledger.figures(delta)
         buys = [
             {"sigma": sigma, "queries": ledger.affordable(one)} for sigma, one in wanted.items()
         ]
@@ -109,7 +110,9 @@ def _of_ledger(out: Console, settings: BudgetSettings, path: Path) -> dict[str, 
         "queries": sum(spend.mechanism.queries for spend in spends),
         "delta": delta,
         "limits_noted": ledger.budget is not None,
+        "against": ledger.against.value,
         "levels": levels,
+        **spent,
         "ballot": settings.ballot.name,
         "k": settings.k if settings.ballot.needs_k else [],
         "tau": settings.tau,
@@ -118,7 +121,7 @@ def _of_ledger(out: Console, settings: BudgetSettings, path: Path) -> dict[str, 
     _show_ledger(out, figures)
     if settings.spends:
         figures["spends"] = [_spend(spend, delta) for spend in spends]
-        _show_spends(out, figures["spends"])
+        _show_spends(out, figures["spends"], Against(figures["against"]))
     return figures
 
 
@@ -140,7 +143,7 @@ def _show_ledger(out: Console, figures: dict[str, Any]) -> None:
         f"{counted(figures['queries'], 'query', 'queries')}",
         soft_wrap=True,
     )
-    _show_levels(out, figures["levels"], figures["delta"])
+    _show_levels(out, figures)
     if not figures["limits_noted"]:
         out.print("no limit is recorded here: its role records its own when it is next started")
     elif all(row["limit"] is None for row in figures["levels"].values()):
@@ -165,12 +168,11 @@ def _spend(spend: Spend, delta: float) -> dict[str, Any]:
         "charged_at": spend.charged_at.isoformat(),
         "queries": mechanism.queries,
         "note": spend.note,
-        "epsilon_agent": epsilon([mechanism], Level.AGENT, delta),
-        "epsilon_instance": epsilon([mechanism], Level.INSTANCE, delta),
+        **charging.figures([mechanism], delta),
     }
 
 
-def _show_spends(out: Console, spends: Sequence[dict[str, Any]]) -> None:
+def _show_spends(out: Console, spends: Sequence[dict[str, Any]], against: Against) -> None:
     """Each round by itself: together they cost less than the sum of their epsilons."""
     columns = ("charged (UTC)", "queries", "agent", "instance", "what")
     table = Table(Column("round", no_wrap=True), *columns, box=None)
@@ -179,8 +181,7 @@ def _show_spends(out: Console, spends: Sequence[dict[str, Any]]) -> None:
             row["round_id"],
             row["charged_at"][:19].replace("T", " "),
             str(row["queries"]),
-            round_up(row["epsilon_agent"]),
-            round_up(row["epsilon_instance"]),
+            *(round_up(row[f"{PREFIX[against]}epsilon_{level.value}"]) for level in Level),
             row["note"],
         )
     out.print(table)
@@ -194,21 +195,36 @@ async def _of_service(out: Console, settings: BudgetSettings) -> dict[str, Any]:
     ) as client:
         service = await client.service()
     agent, instance = service.limit_epsilon_agent, service.limit_epsilon_instance
-    levels = {
-        Level.AGENT.value: _standing(
-            service.total_epsilon_agent, agent if service.HasField("limit_epsilon_agent") else None
-        ),
-        Level.INSTANCE.value: _standing(
-            service.total_epsilon_instance,
-            instance if service.HasField("limit_epsilon_instance") else None,
-        ),
+    against = Against.LABELS if service.limits_against_labels else Against.TOTALS
+    spent = {
+        _total(level, one): getattr(service, _total(level, one))
+        for one in Against
+        for level in Level
     }
-    _show_levels(out, levels, service.delta)
+    limits = {
+        Level.AGENT: agent if service.HasField("limit_epsilon_agent") else None,
+        Level.INSTANCE: instance if service.HasField("limit_epsilon_instance") else None,
+    }
+    figures: dict[str, Any] = {
+        "service": settings.coordinator,
+        "delta": service.delta,
+        "against": against.value,
+        "levels": {
+            level.value: _standing(spent[_total(level, against)], limit)
+            for level, limit in limits.items()
+        },
+        **spent,
+    }
+    _show_levels(out, figures)
     out.print(
         "Every agent has limits of its own besides, and says so when a round is over one.",
         soft_wrap=True,
     )
-    return {"service": settings.coordinator, "delta": service.delta, "levels": levels}
+    return figures
+
+
+def _total(level: Level, against: Against) -> str:
+    return f"total_{PREFIX[against]}epsilon_{level.value}"
 
 
 def _standing(spent: float, limit: float | None) -> dict[str, float | None]:
@@ -216,9 +232,11 @@ def _standing(spent: float, limit: float | None) -> dict[str, float | None]:
     return {"spent": spent, "limit": limit, "remaining": left}
 
 
-def _show_levels(out: Console, levels: dict[str, Any], delta: float) -> None:
-    table = Table(f"epsilon at delta {delta:g}", "spent", "limit", "left")
-    for level, row in levels.items():
+def _show_levels(out: Console, figures: dict[str, Any]) -> None:
+    """Spends and limits against whom the limits are held, and the spends against the others."""
+    against = Against(figures["against"])
+    table = Table(f"epsilon at delta {figures['delta']:g}", "spent", "limit", "left")
+    for level, row in figures["levels"].items():
         limited = row["limit"] is not None
         table.add_row(
             f"{level} level",
@@ -227,3 +245,10 @@ def _show_levels(out: Console, levels: dict[str, Any], delta: float) -> None:
             round_down(row["remaining"]) if limited else "",
         )
     out.print(table)
+    out.print(f"This is {AGAINST[against]}.", soft_wrap=True)
+    other = next(one for one in Against if one is not against)
+    agent, instance = (round_up(figures[_total(level, other)]) for level in Level)
+    out.print(
+        f"Spent {AGAINST[other]}: {agent} at agent level, {instance} at instance level. {DEALER}",
+        soft_wrap=True,
+    )

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mpc_vote.cli.against import EXPLAINED, by_labels
 from mpc_vote.cli.plan.report import forecast_figures
 from mpc_vote.cli.plan.words import labels, told_noise
 from mpc_vote.privacy.rounding import round_up
@@ -41,11 +42,13 @@ def show(
         f"{round_up(planned.epsilon_agent)} agent level, {round_up(planned.epsilon_instance)} "
         f"instance level (delta {planned.delta:g})",
     )
+    table.add_row("  by labels", by_labels(planned))
     table.add_row(
         "of all rounds with it",
         f"{round_up(planned.total_epsilon_agent)} agent level, "
         f"{round_up(planned.total_epsilon_instance)} instance level",
     )
+    table.add_row("  by labels", by_labels(planned, "total_"))
     for agreement in agreements:
         found = planned.forecast(agreement)
         table.add_row(
@@ -57,6 +60,7 @@ def show(
         warnings.append(f"the service would refuse it: {planned.over_budget}")
     for warning in warnings:
         out.print(Text.assemble(("warning", "yellow"), f": {warning}"))
+    out.print(EXPLAINED)
     out.print("This was a dry run: nobody was asked and nothing was spent.")
 
 

@@ -12,8 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mpc_vote.app.process import CommandError
+from mpc_vote.cli.against import AGAINST
 from mpc_vote.cli.common import counted
 from mpc_vote.client import AsyncLabelClient
+from mpc_vote.privacy.charging import Against
 from mpc_vote.privacy.rounding import round_up
 from mpc_vote.proto.mpcvote.v1 import label_pb2
 from mpc_vote.tasks import Task
@@ -78,7 +80,8 @@ def told(one: label_pb2.RoundSummary, arguments: Sequence[str], out: Path | None
     return (
         f"round {one.round_id} over the same {queries} has cost epsilon "
         f"{round_up(cost.epsilon_agent)} at agent level and {round_up(cost.epsilon_instance)} at "
-        f"instance level (delta {cost.delta:g}); fetch its labels, at no further cost: {fetch}"
+        f"instance level (delta {cost.delta:g}), {AGAINST[Against.TOTALS]}; fetch its labels, at "
+        f"no further cost: {fetch}"
     )
 
 

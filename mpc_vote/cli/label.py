@@ -21,6 +21,7 @@ from mpc_vote.app.config import Ballot, ConfigError, Engine
 from mpc_vote.app.process import CommandError, Interrupted
 from mpc_vote.argmax.registry import ENGINES
 from mpc_vote.cli import dry_run, earlier
+from mpc_vote.cli.against import EXPLAINED, by_labels
 from mpc_vote.cli.common import (
     ClientSettings,
     check_labels_file,
@@ -307,6 +308,10 @@ def figures(result: LabelResult) -> dict[str, Any]:
         "total_epsilon_agent": cost.total_epsilon_agent,
         "total_epsilon_instance": cost.total_epsilon_instance,
         "sigma": None if result.spec is None else result.spec.sigma,
+        "labels_epsilon_agent": cost.labels_epsilon_agent,
+        "labels_epsilon_instance": cost.labels_epsilon_instance,
+        "total_labels_epsilon_agent": cost.total_labels_epsilon_agent,
+        "total_labels_epsilon_instance": cost.total_labels_epsilon_instance,
         "engine": engine_name(result),
         "mpc_rounds": cost.mpc_rounds,
         "mpc_bytes_per_party": cost.mpc_bytes_per_party,
@@ -352,11 +357,13 @@ def _show(out: Console, result: LabelResult, path: Path) -> None:
         f"{round_up(cost.epsilon_agent)} agent level, {round_up(cost.epsilon_instance)} instance "
         f"level (delta {cost.delta:g})",
     )
+    table.add_row("  by labels", by_labels(cost))
     table.add_row(
         "epsilon of all rounds",
         f"{round_up(cost.total_epsilon_agent)} agent level, "
         f"{round_up(cost.total_epsilon_instance)} instance level",
     )
+    table.add_row("  by labels", by_labels(cost, "total_"))
     table.add_row(
         "secure argmax",
         f"{engine_name(result)}, {cost.mpc_rounds} rounds, "
@@ -364,3 +371,4 @@ def _show(out: Console, result: LabelResult, path: Path) -> None:
         f"{cost.mpc_seconds:.2f} s, {1000 * cost.mpc_round_trip_seconds:.1f} ms between parties",
     )
     out.print(table)
+    out.print(EXPLAINED)

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from mpc_vote.app import process
 from mpc_vote.app.process import CommandError
+from mpc_vote.cli.against import EXPLAINED, by_labels
 from mpc_vote.cli.common import (
     ClientSettings,
     check_ending,
@@ -103,6 +104,10 @@ def describe(out: Console, models: Sequence[Model]) -> None:
         )
     out.print(table)
     for model in models:
+        out.print(f"version {model.version}, by labels: epsilon {by_labels(model)}")
+    if models:
+        out.print(EXPLAINED)
+    for model in models:
         if model.metrics:
             told = (f"{name} {value:.4g}" for name, value in sorted(model.metrics.items()))
             out.print(f"version {model.version}: {', '.join(told)}")
@@ -127,6 +132,8 @@ def figures(model: Model) -> dict[str, Any]:
         "student": model.student,
         "epsilon_agent": model.epsilon_agent,
         "epsilon_instance": model.epsilon_instance,
+        "labels_epsilon_agent": model.labels_epsilon_agent,
+        "labels_epsilon_instance": model.labels_epsilon_instance,
         "delta": model.delta,
         "metrics": dict(model.metrics),
         "sha256": model.sha256.hex(),

@@ -14,6 +14,7 @@ from rich.padding import Padding
 from mpc_vote.app import process
 from mpc_vote.app.process import CommandError
 from mpc_vote.cli import earlier
+from mpc_vote.cli.against import EXPLAINED, by_labels
 from mpc_vote.cli.common import (
     LABELS,
     ClientSettings,
@@ -77,16 +78,20 @@ async def _main(settings: RoundsSettings) -> None:
             )
     for one in rounds:
         show(out, one)
+    if any(one.HasField("cost") for one in rounds):
+        out.print(EXPLAINED)
     write_json(settings.json_path, {"rounds": [_row(one) for one in rounds]})
 
 
 def show(out: Console, one: label_pb2.RoundSummary) -> None:
-    """A round in two lines: ids are copied, so they stand whole, and epsilon is never cut."""
+    """A round in a few lines: ids are copied, so they stand whole, and epsilon is never cut."""
     row = _row(one)
     task = f", task {row['task']}" if row["task"] else ""
     out.print(f"{row['round_id']}  {row['state']}, {_opened(one)}{task}", soft_wrap=True)
     asked = f"{counted(row['queries'], 'query', 'queries')}, sigma {row['sigma']:g}"
     out.print(Padding(f"{asked}: {_spent(one)}" if _spent(one) else asked, (0, 0, 0, 2)))
+    if one.HasField("cost"):
+        out.print(Padding(f"by labels {by_labels(one.cost)}", (0, 0, 0, 2)))
     if one.reason:
         out.print(Padding(one.reason, (0, 0, 0, 2)))
 
@@ -122,6 +127,8 @@ def _row(one: label_pb2.RoundSummary) -> dict[str, Any]:
         "sigma": one.sigma,
         "epsilon_agent": None if cost is None else cost.epsilon_agent,
         "epsilon_instance": None if cost is None else cost.epsilon_instance,
+        "labels_epsilon_agent": None if cost is None else cost.labels_epsilon_agent,
+        "labels_epsilon_instance": None if cost is None else cost.labels_epsilon_instance,
         "delta": None if cost is None else cost.delta,
         "reason": one.reason,
     }

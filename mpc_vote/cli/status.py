@@ -11,6 +11,7 @@ from rich.table import Table
 
 from mpc_vote.app import process
 from mpc_vote.app.process import CommandError
+from mpc_vote.cli.against import EXPLAINED, by_labels
 from mpc_vote.cli.common import ClientSettings, connect, console, counted, kind_name, write_json
 from mpc_vote.client import AsyncLabelClient
 from mpc_vote.errors import VoteError
@@ -60,8 +61,11 @@ async def _main(settings: StatusSettings) -> None:
         out.print(f"{party}: {state}")
     out.print(
         f"spent: epsilon {round_up(service.total_epsilon_agent)} at agent level, "
-        f"{round_up(service.total_epsilon_instance)} at instance level (delta {service.delta:g})"
+        f"{round_up(service.total_epsilon_instance)} at instance level (delta {service.delta:g}); "
+        f"by labels {by_labels(service, 'total_')}",
+        soft_wrap=True,
     )
+    out.print(EXPLAINED)
     figures = {
         "agents": [_agent(agent) for agent in service.agents],
         "tasks": _tasks(service),
@@ -70,6 +74,8 @@ async def _main(settings: StatusSettings) -> None:
         "delta": service.delta,
         "total_epsilon_agent": service.total_epsilon_agent,
         "total_epsilon_instance": service.total_epsilon_instance,
+        "total_labels_epsilon_agent": service.total_labels_epsilon_agent,
+        "total_labels_epsilon_instance": service.total_labels_epsilon_instance,
         "max_queries": service.max_queries,
     }
     write_json(settings.json_path, figures)

@@ -9,6 +9,7 @@ from mpc_vote.privacy.accountant import (
     gaussian_exact_epsilon,
     simple_epsilon,
 )
+from mpc_vote.privacy.charging import Against, charged_epsilon
 from mpc_vote.privacy.ledger import (
     AlreadyCharged,
     Budget,
@@ -20,6 +21,7 @@ from mpc_vote.privacy.ledger import (
 from mpc_vote.privacy.mechanisms import (
     Clipped,
     CoinVote,
+    Decided,
     GaussianScreen,
     GaussianVote,
     Level,
@@ -27,16 +29,17 @@ from mpc_vote.privacy.mechanisms import (
     PoissonGaussian,
     SkellamScreen,
     SkellamVote,
-    SmoothRelease,
     mechanism_from_json,
 )
 
 __all__ = [
+    "Against",
     "AlreadyCharged",
     "Budget",
     "BudgetExhausted",
     "Clipped",
     "CoinVote",
+    "Decided",
     "Epsilons",
     "GaussianScreen",
     "GaussianVote",
@@ -47,9 +50,9 @@ __all__ = [
     "PoissonGaussian",
     "SkellamScreen",
     "SkellamVote",
-    "SmoothRelease",
     "Spend",
     "Unsupported",
+    "charged_epsilon",
     "epsilon",
     "epsilons",
     "exact_epsilon",

@@ -25,8 +25,10 @@ import math
 from functools import lru_cache
 from itertools import pairwise
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from mpc_vote.privacy import noise
 from mpc_vote.privacy.accountant import check_delta, gaussian_exact_epsilon
@@ -40,24 +42,24 @@ _TAIL = 2.0**-200
 # 1e-12 of themselves.
 _ROUND_UP = 1 + 2.0**-20
 _ERROR = 2.0**-37  # of a spacing, where probabilities are right to a relative 2^-40
+_LARGE = 2.0**22
+_MOST_VARIANCE = 2.0**34
+_BITS = 12
+_STARTS_AT, _REACH = 14, 12  # standard deviations: what is left out at the start is below e^-50
+_BLOCKS = 1 << 16
 _NOTHING = 2.0**-900  # below, floating point has no more than a few digits
 _CONCAVITY = 2.0**-38
 
 
-@lru_cache(maxsize=16)
 def unit_mu(variance: float) -> float:
     """The mu of a Skellam variable that moves by one unit, not below the truth.
 
     Skellam is log-concave and symmetric. The largest spacing is that at the middle, 2 Phi^-1((1 +
-    e^-v I_0(v)) / 2); here it is looked for where P(X >= j) is above 2^-200. A move by s units
-    spans s spacings, so any integer move of length D in all cells together costs D times as much;
-    what `skellam_slack` has is added to delta.
+    e^-v I_0(v)) / 2); here it is looked for as far as tails go. A move by s units spans s spacings,
+    so any integer move of length D in all cells together costs D times as much; what
+    `skellam_slack` has is added to delta.
     """
-    tails = _tails(variance)
-    places = [-_NORMAL.inv_cdf(tail) for tail in tails]
-    spacings = [after - before for before, after in pairwise(places)]
-    # By symmetry P(X >= 0) is 1 - P(X >= 1).
-    return max(2 * places[0], *spacings, 0.0) * _ROUND_UP
+    return _unit(_rounded(variance)).mu
 
 
 def skellam_slack(variance: float, move: int) -> float:
@@ -65,16 +67,67 @@ def skellam_slack(variance: float, move: int) -> float:
 
     Tests beyond the last threshold that was looked at are right at a rate of at most this.
     """
-    tails = _tails(variance)
-    return tails[len(tails) - move] if 1 <= move <= len(tails) else 1.0
+    unit = _unit(_rounded(variance))
+    at = int(np.searchsorted(unit.places, unit.places[-1] + 1 - move, side="right")) - 1
+    return float(unit.tails[at]) if move >= 1 and at >= 0 else 1.0
 
 
-@lru_cache(maxsize=16)
-def _tails(variance: float) -> list[float]:
-    """P(X >= j) for j = 1, 2, ... down to 2^-200, at least one of them."""
+def _rounded(variance: float) -> float:
+    """A variance that is not larger: Skellam noise is one of less variance and another one beside
+    it. So there are few of them, and whoever never asks for the same noise twice slows nobody."""
+    mantissa, exponent = math.frexp(min(variance, _MOST_VARIANCE))
+    return math.ldexp(math.floor(math.ldexp(mantissa, _BITS)), exponent - _BITS)
+
+
+class _Unit(NamedTuple):
+    """Of a variance: mu, and P(X >= j) at some places j, from 1 on as far as mu was looked for."""
+
+    mu: float
+    places: npt.NDArray[np.int64]
+    tails: FloatArray
+
+
+@lru_cache(maxsize=1 << 8)
+def _unit(variance: float) -> _Unit:
+    return _exactly(variance) if variance <= _LARGE else _in_blocks(variance)
+
+
+def _exactly(variance: float) -> _Unit:
+    """By all spacings at places j whose P(X >= j) is above 2^-200."""
     masses = _half(variance)
-    tails = np.cumsum(masses[:0:-1])[::-1].tolist()
-    return [tails[0], *(tail for tail in tails[1:] if tail > _TAIL)]
+    whole = np.cumsum(masses[:0:-1])[::-1]
+    tails = whole[: max(1, int((whole > _TAIL).sum()))]
+    places = [-_NORMAL.inv_cdf(tail) for tail in tails.tolist()]
+    # By symmetry P(X >= 0) is 1 - P(X >= 1).
+    spacings = [2 * places[0], *(after - before for before, after in pairwise(places)), 0.0]
+    return _Unit(max(spacings) * _ROUND_UP, np.arange(1, len(tails) + 1), tails)
+
+
+def _in_blocks(variance: float) -> _Unit:
+    """The same of much noise, for which that would take long.
+
+    The spacing at j is at most P(X = j) over phi(Phi^-1(P(X >= j + 1))), as phi falls outwards; and
+    within a block at most what it is with the mass of its first and the tail of its last place.
+    Ratios of masses, r_k = P(k) / P(k - 1) = 1 / (r_(k+1) + 2 k / v), are right to 2 n 2^-53 after
+    n steps, as each step makes the error before it no larger, and masses and tails, products of n
+    of them, to e = n^2 2^-51. phi(Phi^-1(t)) is concave and 0 at 0, so it is right to the same.
+    """
+    spread = math.sqrt(variance)
+    start, last = math.ceil(_STARTS_AT * spread), math.ceil(_REACH * spread)
+    ratios, ratio = np.empty(start), 0.0
+    for k in range(start, 0, -1):
+        ratio = 1 / (ratio + 2 * k / variance)
+        ratios[k - 1] = ratio
+    masses = np.exp(np.concatenate([[0.0], np.cumsum(np.log(ratios))]))
+    beyond = np.cumsum(masses[:0:-1])[::-1]
+    whole = 2 * float(beyond[0]) + 1
+    masses, tails = masses[:last] / whole, beyond[:last] / whole  # of 0, and of 1, on
+    first = np.arange(0, last, max(1, last // _BLOCKS))
+    final = np.append(first[1:], last) - 1
+    places = [_NORMAL.inv_cdf(tail) for tail in tails[final].tolist()]
+    spacings = masses[first] * math.sqrt(2 * math.pi) * np.exp(np.square(places) / 2)
+    error = start**2 * 2.0**-51
+    return _Unit(float(spacings.max()) * (1 + 6 * error), first + 1, tails[first] * (1 + 6 * error))
 
 
 def _half(variance: float) -> FloatArray:

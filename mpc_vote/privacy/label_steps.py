@@ -16,8 +16,8 @@ is a mixture over it, and the worst case of the mixture bounds the mixture. What
 Each has its versions in both directions: worlds swapped are versions, too. Ties go to an order of
 the classes that is public, or to one drawn without looking at the votes.
 
-A law without bounds is cut: of a tail below `_TAIL` all mass goes to its first place. A label
-changes with a probability below 2 `_TAIL` by that, in either world, whatever the version.
+Where labels are seen a law is cut: of a tail below `CUT` all mass goes to its first place. A label
+changes with a probability below twice that, in either world, whatever the version.
 """
 
 from __future__ import annotations
@@ -29,18 +29,6 @@ import numpy as np
 
 from mpc_vote.privacy.profiles import Cover, FloatArray, Grid, cover_pairs, cover_versions
 
-CUT = 2.0**-59
-"""Bounds the probability that a cut law changes what is seen."""
-
-MOST_PLACES = 1 << 13
-"""Of a law that was cut: sums of more probabilities would be less exact than is accounted for."""
-
-MOST_PLACES_OF_FLIPS = 1 << 11
-"""There are as many versions as pairs of places."""
-
-_TAIL = 2.0**-60
-_REACH = 8.5  # of likelihood ratios, in standard deviations: beyond, they count as the last
-
 
 class Seen(StrEnum):
     """What the adversary sees of a cell or two that move."""
@@ -50,17 +38,30 @@ class Seen(StrEnum):
     FLIP = "flip"
 
 
+CUT = {Seen.TOTALS: 0.0, Seen.THRESHOLD: 2.0**-80, Seen.FLIP: 2.0**-60}
+"""The tail from which a law is cut. Twice this bounds the probability that it changes a label."""
+
+MOST_PLACES = {Seen.TOTALS: 1 << 20, Seen.THRESHOLD: 1 << 13, Seen.FLIP: 2400}
+"""Of a law that was cut: sums of more probabilities would be less exact than is accounted for; of
+flips there are as many versions as pairs of places."""
+
+
 class Fineness(NamedTuple):
-    """Of a grid: the distance of ratios in standard deviations of the loss, and places in it."""
+    """Of a grid: the distance of ratios in standard deviations of the loss, places in it, and how
+    far ratios go; beyond, they count as the last."""
 
     ratio: float
     places: int
+    reach: float
 
+
+COARSE = Fineness(1 / 16, 1, 16.0)
+"""For costs that may be some parts in a thousand too high."""
 
 _FINENESS = {
-    Seen.TOTALS: Fineness(1 / 32, 2),
-    Seen.THRESHOLD: Fineness(1 / 32, 2),
-    Seen.FLIP: Fineness(1 / 12, 1),
+    Seen.TOTALS: Fineness(1 / 32, 2, 16.0),
+    Seen.THRESHOLD: Fineness(1 / 32, 2, 16.0),
+    Seen.FLIP: Fineness(1 / 12, 1, 12.0),
 }
 
 
@@ -72,20 +73,20 @@ def loss_scale(seen: Seen, law: FloatArray, move: int) -> float:
     return float(cells * move**2 / (law @ (places - mean) ** 2))
 
 
-def cover_step(seen: Seen, law: FloatArray, move: int) -> Cover:
+def cover_step(seen: Seen, law: FloatArray, move: int, fineness: Fineness | None = None) -> Cover:
     """All versions of a step under noise of a law: its probabilities at successive integers."""
-    law = cut_law(check_law(law))
+    law = cut_law(check_law(law), CUT[seen])
     if not isinstance(move, int) or isinstance(move, bool) or move < 1:
         raise ValueError(f"a move is a positive number of units, not {move!r}")
-    most = MOST_PLACES_OF_FLIPS if seen is Seen.FLIP else MOST_PLACES
+    most = MOST_PLACES[seen]
     if len(law) > most:
         raise ValueError(
             f"a law over {len(law)} places is too fine for this account, which takes {most}: let "
             "a vote be fewer units"
         )
-    fineness = _FINENESS[seen]
+    fineness = fineness or _FINENESS[seen]
     ratio = fineness.ratio * loss_scale(seen, law, move) ** 0.5
-    grid = Grid(ratio, fineness.places, round(_REACH / fineness.ratio))
+    grid = Grid(ratio, fineness.places, round(fineness.reach / fineness.ratio))
     if seen is Seen.TOTALS:
         return cover_pairs(grid, *both_ways(*_moved(law, move)))
     if seen is Seen.THRESHOLD:
@@ -101,10 +102,10 @@ def check_law(law: FloatArray) -> FloatArray:
     return law
 
 
-def cut_law(law: FloatArray) -> FloatArray:
-    """With both tails below `_TAIL` at their first place."""
-    first = int(np.argmax(np.cumsum(law) > _TAIL))
-    last = len(law) - int(np.argmax(np.cumsum(law[::-1]) > _TAIL))
+def cut_law(law: FloatArray, tail: float) -> FloatArray:
+    """With all of both tails below `tail` at their first place."""
+    first = int(np.argmax(np.cumsum(law) > tail))
+    last = len(law) - int(np.argmax(np.cumsum(law[::-1]) > tail))
     kept = law[first:last].copy()
     kept[0] += law[:first].sum()
     kept[-1] += law[last:].sum()

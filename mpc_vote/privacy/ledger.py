@@ -5,6 +5,9 @@ released. Checking and recording are one transaction under the database's write 
 threads nor processes that share the file can overspend together. The record is only as
 trustworthy as the file: whoever can rewrite it, or restore an old copy, can spend again.
 
+What was spent is replayed in its order through the filter that holds the limits
+(`mpc_vote.privacy.charging`). Certificates that this takes are made before the lock is.
+
 The limits that a role was started with are noted beside the spends, so that `LedgerView` can tell
 what is left without asking the role. A ledger also has a random id, which is public, and an owner,
 the first who opened it in a name: nobody else's spends get into it.
@@ -21,8 +24,7 @@ import sqlite3
 import threading
 import time
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,13 +33,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from mpc_vote import database
-from mpc_vote.privacy.accountant import check_delta, epsilon_of_totals, totals
+from mpc_vote.privacy.accountant import check_delta
+from mpc_vote.privacy.charging import PREFIX, Against, Charges, account_against, prepare
 from mpc_vote.privacy.mechanisms import (
     Level,
     Mechanism,
     check_mechanism,
     mechanism_from_json,
-    one_query,
+    with_queries,
 )
 from mpc_vote.privacy.rounding import round_down, round_up
 
@@ -52,6 +55,7 @@ MAX_QUERIES_COUNTED = 1 << 53
 _APPLICATION_ID = 0x6D70764C
 _BUDGETS_SINCE = 2
 _ORIGIN_SINCE = 3
+_AGAINST_SINCE = 4
 _ID_BYTES = 16
 # What a file that is no ledger, or not whole, may hold in the place of text and numbers.
 _DAMAGED = (sqlite3.DatabaseError, TypeError, ValueError)
@@ -92,6 +96,8 @@ _MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """CREATE TRIGGER origin_never_vanishes BEFORE DELETE ON origin
             BEGIN SELECT RAISE(ABORT, 'a ledger keeps its id and its owner'); END""",
     ),
+    # Spends without what they decide are charged as noisy totals, whomever limits are held against.
+    ("ALTER TABLE budgets ADD COLUMN against TEXT NOT NULL DEFAULT 'totals'",),
 )
 
 
@@ -122,9 +128,15 @@ class BudgetExhausted(Exception):
     """
 
     def __init__(
-        self, standings: tuple[Standing, ...], delta: float, fitting: int, promised: int
+        self,
+        standings: tuple[Standing, ...],
+        delta: float,
+        fitting: int,
+        promised: int,
+        against: Against = Against.TOTALS,
     ) -> None:
-        super().__init__(standings, delta, fitting, promised)
+        super().__init__(standings, delta, fitting, promised, against)
+        self.against = against
         self.standings = standings
         self.delta = delta
         self.fitting = fitting
@@ -139,6 +151,7 @@ class BudgetExhausted(Exception):
     def figures(self) -> dict[str, Any]:
         """All figures by name, for programs."""
         told: dict[str, Any] = {"delta": self.delta, "fitting": self.fitting}
+        told["against"] = self.against.value
         for standing in self.standings:
             level = standing.level.value
             told |= {f"spent_{level}": standing.spent, f"asked_{level}": standing.asked}
@@ -179,14 +192,17 @@ class LedgerError(Exception):
 
 @dataclass(frozen=True)
 class Budget:
-    """The most that may ever be spent at each level, at one delta; None or infinity is no limit."""
+    """The most that may ever be spent at each level, at one delta, held against those who may see
+    noisy totals or labels only; None or infinity is no limit."""
 
     epsilon_agent: float | None
     epsilon_instance: float | None
     delta: float
+    against: Against = Against.TOTALS
 
     def __post_init__(self) -> None:
         check_delta(self.delta)
+        object.__setattr__(self, "against", Against(self.against))
         for level, limit in self.limits().items():
             if not 0 <= limit < math.inf:
                 raise ValueError(
@@ -213,6 +229,15 @@ class Spend:
     charged_at: datetime
 
 
+class _Exceeded(Exception):
+    """A limit forbids the charge of a mechanism."""
+
+    def __init__(self, promised: Sequence[Mechanism], mechanism: Mechanism) -> None:
+        super().__init__(promised, mechanism)
+        self.promised = promised
+        self.mechanism = mechanism
+
+
 class _Records(abc.ABC):
     """What can be read of a ledger's file."""
 
@@ -228,7 +253,8 @@ class _Records(abc.ABC):
         self.ledger_id = ""
         self.owner: str | None = None
         self._lock = threading.RLock()
-        self._totals: Counter[Mechanism] = Counter()
+        self._charges: dict[tuple[Level, Against], Charges] = {}
+        self._spent: list[Mechanism] = []
         self._read_up_to = 0
         self._db = connect(path)
         try:
@@ -248,11 +274,29 @@ class _Records(abc.ABC):
                 for round_id, text, note, charged_at in rows
             ]
 
-    def spent(self, level: Level, delta: float, *planned: Mechanism) -> float:
-        """The epsilon of everything ever charged, and of what is planned besides."""
+    @property
+    def against(self) -> Against:
+        """Whom its limits, or if it has none its figures, are held against."""
+        return Against.TOTALS if self.budget is None else self.budget.against
+
+    def spent(
+        self, level: Level, delta: float, *planned: Mechanism, against: Against | None = None
+    ) -> float:
+        """The epsilon of everything ever charged, and of what is planned besides in any order."""
+        prepare(planned, level)
         with self._lock:
             self._read_new()
-            return epsilon_of_totals(self._totals + totals(planned), level, delta)
+            return self._epsilon(level, delta, planned, against or self.against)
+
+    def figures(self, delta: float, *planned: Mechanism) -> dict[str, float]:
+        """`spent` at both levels, against whoever may see totals and those who see labels only."""
+        return {
+            f"total_{PREFIX[against]}epsilon_{level.value}": self.spent(
+                level, delta, *planned, against=against
+            )
+            for against in Against
+            for level in Level
+        }
 
     def remaining(self) -> dict[Level, float]:
         """Limit less spend for each limited level. A guide only: epsilons do not simply add."""
@@ -269,9 +313,11 @@ class _Records(abc.ABC):
         check_mechanism(mechanism)
         if self.budget is None or not self.budget.limits():
             return None
+        for level in self.budget.limits():
+            prepare([mechanism], level)
         with self._lock:
             self._read_new()
-            return _fitting(self.budget, self._totals, mechanism)
+            return self._fitting([], mechanism)
 
     def close(self) -> None:
         """Closes the file; the ledger can't be used afterwards."""
@@ -315,9 +361,11 @@ class _Records(abc.ABC):
         except _DAMAGED as error:
             raise LedgerError(f"the spends in {self.path} can't be read: {error}") from error
 
-    def _noted_budget(self) -> Budget | None:
+    def _noted_budget(self, schema: int) -> Budget | None:
+        against = ", against" if schema >= _AGAINST_SINCE else ""
         row = self._db.execute(
-            "SELECT epsilon_agent, epsilon_instance, delta FROM budgets ORDER BY seq DESC LIMIT 1"
+            f"SELECT epsilon_agent, epsilon_instance, delta{against} FROM budgets "
+            "ORDER BY seq DESC LIMIT 1"
         ).fetchone()
         return None if row is None else Budget(*row)
 
@@ -328,15 +376,44 @@ class _Records(abc.ABC):
         self.ledger_id, self.owner = row
 
     def _read_new(self) -> None:
-        """Adds the spends recorded since the last look, by whichever process, to the totals."""
+        """Takes note of the spends recorded since the last look, by whichever process."""
         with self._reading():
             rows = self._db.execute(
                 "SELECT seq, mechanism FROM spends WHERE seq > ? ORDER BY seq", (self._read_up_to,)
             ).fetchall()
             read = [(seq, mechanism_from_json(text)) for seq, text in rows]
         for seq, mechanism in read:
-            self._totals[one_query(mechanism)] += mechanism.queries
+            self._spent.append(mechanism)
             self._read_up_to = seq
+
+    def _epsilon(
+        self, level: Level, delta: float, later: Sequence[Mechanism], against: Against
+    ) -> float:
+        """Of what was read so far and what may follow."""
+        account = level, account_against(against, delta)
+        charges = self._charges.setdefault(account, Charges(*account))
+        charges.add_new(self._spent)
+        return charges.epsilon(delta, later)
+
+    def _within(self, later: Sequence[Mechanism]) -> bool:
+        """Whether what may follow stays within the limits."""
+        assert self.budget is not None, "only a budget has limits"
+        delta, against = self.budget.delta, self.budget.against
+        return all(
+            self._epsilon(level, delta, later, against) <= limit
+            for level, limit in self.budget.limits().items()
+        )
+
+    def _fitting(self, promised: Sequence[Mechanism], mechanism: Mechanism) -> int:
+        """The most single queries of a mechanism that may follow, besides what is promised."""
+
+        def exceeds(queries: int) -> bool:
+            return not self._within([*promised, with_queries(mechanism, queries)])
+
+        beyond = 1
+        while beyond < MAX_QUERIES_COUNTED and not exceeds(beyond):
+            beyond *= 2
+        return bisect_left(range(1, beyond), True, key=exceeds)
 
 
 class LedgerView(_Records):
@@ -358,7 +435,7 @@ class LedgerView(_Records):
             if version == 0:
                 raise LedgerError(f"{self.path} holds no ledger yet: start its role first")
             if version >= _BUDGETS_SINCE:
-                self.budget = self._noted_budget()
+                self.budget = self._noted_budget(version)
             if version >= _ORIGIN_SINCE:
                 self._read_origin()
         except sqlite3.OperationalError as error:
@@ -377,8 +454,6 @@ class Ledger(_Records):
 
     def __init__(self, path: Path, budget: Budget | None, owner: str | None = None) -> None:
         self._claimant = owner
-        # Of each level what was worked out last: a charge asks what its check has asked before.
-        self._known: dict[Level, tuple[Counter[Mechanism], float]] = {}
         super().__init__(path, database.connect, budget)
 
     def check(
@@ -388,17 +463,19 @@ class Ledger(_Records):
 
         It is no promise itself: whoever gives one passes it on to the next check.
         """
-        check_mechanism(mechanism)
-        with self._transaction():
-            others = (promised or {}).items()
-            self._check(round_id, mechanism, [m for r, m in others if not self._is_charged(r)])
+        others = promised or {}
+        self._prepare_charge(mechanism, *others.values())
+        with self._refusing(), self._transaction():
+            self._check(
+                round_id, mechanism, [m for r, m in others.items() if not self._is_charged(r)]
+            )
 
     def charge(self, round_id: str, mechanism: Mechanism, note: str = "") -> None:
         """Records the spend durably, or raises `BudgetExhausted` or `AlreadyCharged`."""
         if not round_id:
             raise ValueError("a charge needs the id of its round")
-        check_mechanism(mechanism)
-        with self._transaction():
+        self._prepare_charge(mechanism)
+        with self._refusing(), self._transaction():
             self._check(round_id, mechanism, [])
             self._db.execute(
                 "INSERT INTO spends (round_id, mechanism, note, charged_at) VALUES (?, ?, ?, ?)",
@@ -410,19 +487,47 @@ class Ledger(_Records):
         if self._is_charged(round_id):
             raise AlreadyCharged(round_id)
         self._read_new()
-        if self.budget is not None:
-            before = self._totals + totals(promised)
-            after, limits = before + totals([mechanism]), self.budget.limits()
-            if not all(self._epsilon(after, level) <= limit for level, limit in limits.items()):
-                raise _exhausted(self.budget, before, mechanism, len(promised))
+        if self.budget is not None and not self._within([*promised, mechanism]):
+            raise _Exceeded(promised, mechanism)
 
-    def _epsilon(self, after: Counter[Mechanism], level: Level) -> float:
-        assert self.budget is not None, "only a budget has a delta"
-        known = self._known.get(level)
-        if known is None or known[0] != after:
-            known = (after, epsilon_of_totals(after, level, self.budget.delta))
-            self._known[level] = known
-        return known[1]
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Says why, once nothing is locked any more: that may take certificates of its own."""
+        try:
+            yield
+        except _Exceeded as exceeded:
+            later = [*exceeded.promised, exceeded.mechanism]
+            for level in Level:
+                prepare(later, level)
+            with self._lock:
+                raise self._exhausted(exceeded.promised, exceeded.mechanism) from None
+
+    def _prepare_charge(self, *mechanisms: Mechanism) -> None:
+        """What takes long, before anything is locked."""
+        for mechanism in mechanisms:
+            check_mechanism(mechanism)
+        if self.budget is None:
+            return
+        for level in self.budget.limits():
+            prepare(mechanisms, level)
+        with self._lock:
+            self._read_new()
+            self._within([])
+
+    def _exhausted(self, promised: Sequence[Mechanism], mechanism: Mechanism) -> BudgetExhausted:
+        assert self.budget is not None, "only a budget is exhausted"
+        limits, delta, against = self.budget.limits(), self.budget.delta, self.budget.against
+        standings = tuple(
+            Standing(
+                level,
+                self._epsilon(level, delta, promised, against),
+                self._epsilon(level, delta, [*promised, mechanism], against),
+                limits.get(level),
+            )
+            for level in Level
+        )
+        fitting = self._fitting(promised, mechanism)
+        return BudgetExhausted(standings, delta, fitting, len(promised), against)
 
     def _is_charged(self, round_id: str) -> bool:
         known = self._db.execute("SELECT 1 FROM spends WHERE round_id = ?", (round_id,))
@@ -510,46 +615,13 @@ class Ledger(_Records):
     def _note(self, budget: Budget) -> None:
         """Writes the limits down for readers, where they are not those noted last."""
         limits = budget.limits()
-        row = (limits.get(Level.AGENT), limits.get(Level.INSTANCE), budget.delta)
-        if self._noted_budget() != Budget(*row):
+        row = (limits.get(Level.AGENT), limits.get(Level.INSTANCE), budget.delta, budget.against)
+        if self._noted_budget(len(_MIGRATIONS)) != Budget(*row):
             self._db.execute(
-                "INSERT INTO budgets (epsilon_agent, epsilon_instance, delta, set_at) "
-                "VALUES (?, ?, ?, ?)",
+                "INSERT INTO budgets (epsilon_agent, epsilon_instance, delta, against, set_at) "
+                "VALUES (?, ?, ?, ?, ?)",
                 (*row, _now()),
             )
-
-
-def _exhausted(
-    budget: Budget, before: Counter[Mechanism], mechanism: Mechanism, promised: int
-) -> BudgetExhausted:
-    after, limits, delta = before + totals([mechanism]), budget.limits(), budget.delta
-    standings = tuple(
-        Standing(
-            level,
-            epsilon_of_totals(before, level, delta),
-            epsilon_of_totals(after, level, delta),
-            limits.get(level),
-        )
-        for level in Level
-    )
-    return BudgetExhausted(standings, delta, _fitting(budget, before, mechanism), promised)
-
-
-def _fitting(budget: Budget, before: Counter[Mechanism], mechanism: Mechanism) -> int:
-    """The most single queries of a mechanism that may follow on what was `before`."""
-    one, limits = one_query(mechanism), budget.limits()
-
-    def exceeds(queries: int) -> bool:
-        after = before + Counter({one: queries})
-        return not all(
-            epsilon_of_totals(after, level, budget.delta) <= limit
-            for level, limit in limits.items()
-        )
-
-    beyond = 1
-    while beyond < MAX_QUERIES_COUNTED and not exceeds(beyond):
-        beyond *= 2
-    return bisect_left(range(1, beyond), True, key=exceeds)
 
 
 def _now() -> str:

@@ -38,7 +38,6 @@ from mpc_vote.privacy.mechanisms import (
     PoissonGaussian,
     SkellamScreen,
     SkellamVote,
-    SmoothRelease,
 )
 from mpc_vote.privacy.mechanisms.coins import escaped_mass, inside
 
@@ -143,8 +142,6 @@ def _parts(counted: Iterable[tuple[Mechanism, int]], level: Level) -> list[_Part
                 parts.append(_coin_part(mechanism, runs, level))
             case PoissonGaussian():
                 parts.append(_poisson_part(mechanism, runs, level))
-            case SmoothRelease():
-                raise Unsupported("no worst neighbours are known for a data-dependent release")
     if squares:
         mu = _checked_mu(math.sqrt(sum(sorted(squares))))
         parts.append(_sampled_part(1, mu, 1.0))

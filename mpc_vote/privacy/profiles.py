@@ -15,6 +15,12 @@ chooses. `Cover` holds them all: a few boxes of weights, on a grid of likelihood
 contain every version. It is sound since H is convex: chords between the grid's ratios lie above it,
 and the sum is then linear in the weights, so the supremum over a box is its middle plus the half
 widths. What is computed is never below step H, but for rounding, which `ROUNDING` bounds.
+
+Rounding is bounded in relation to what is left to see. With probabilities p and q that are right to
+a relative r the truth is at most (1 + r) H(g (1 - 2 r)) of what was computed. P - g Q is at most
+P(ratio >= g), its *tail*, which also bounds how fast g takes it down: so r costs at most 3 r times
+the tail. And the tail at g is at most H(g / s) / (1 - 1 / s) for every s > 1, as of a ratio that is
+at least g at least 1 - 1 / s counts there.
 """
 
 from __future__ import annotations
@@ -28,11 +34,10 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-ROUNDING = 2.0**-37
-"""Bounds what rounding can take off a profile. With probabilities p and q that are right to a
-relative r, (1 + r) H(g (1 - 2 r)) is the truth's bound, and g Q <= 1 where H falls with Q, so they
-cost 3 r. Laws are right to 2^-40, sums of up to 2^13 of their probabilities to 2^-40 more; the rest
-is sums of some hundred products of numbers up to 1."""
+ROUNDING = 2.0**-36
+"""Of a tail: what rounding can take off a profile. Laws are right to 2^-40, sums of up to 2^13 of
+their probabilities to 2^-40 more, which is 3 * 2^-39; the rest is sums of some hundred products of
+numbers up to 1, right to 2^-45 each."""
 
 _ROOT_2 = math.sqrt(2)
 _AT_ONCE = 1 << 21
@@ -54,6 +59,29 @@ def gaussian_slope(square: float, x: FloatArray) -> FloatArray:
     """The derivative of `gaussian_profile` by g = e^x, at `square` > 0."""
     mu = math.sqrt(square)
     return -_upper(x / mu + mu / 2)
+
+
+def gaussian_tail(square: float, x: FloatArray) -> FloatArray:
+    """P(ratio >= e^x) of the pair of `gaussian_profile`, at x that are right to 2^-40."""
+    if square == 0:
+        return np.where(x <= 2.0**-40, 1.0, 0.0)
+    mu = math.sqrt(square)
+    return _upper(x / mu - mu / 2)
+
+
+def tail_of(profile: FloatArray, apart: float) -> FloatArray:
+    """A bound of the tail of what has this profile, up to `ROUNDING`, at x = 0, `apart`, ..."""
+    least = np.ones(len(profile))
+    for back in (1 << power for power in range(len(profile).bit_length())):
+        bound = (profile[:-back] + ROUNDING) / -math.expm1(-back * apart)
+        least[back:] = np.minimum(least[back:], bound)
+    return least
+
+
+def gaussian_rise(square: float, x: FloatArray) -> FloatArray:
+    """The derivative of `gaussian_profile` by `square` > 0."""
+    mu = math.sqrt(square)
+    return np.asarray(np.exp(-((x / mu - mu / 2) ** 2) / 2) / (math.sqrt(8 * math.pi) * mu))
 
 
 def _upper(z: FloatArray) -> FloatArray:
@@ -83,11 +111,24 @@ class Grid:
 
     def shifted(self, square: float, number: int) -> FloatArray:
         """H(g r) of a Gaussian for every row's ratio r and the first places of g."""
-        before = self.reach * self.fineness
-        wide = self.places(number + 2 * before) - before * (self.ratio / self.fineness)
-        values = gaussian_profile(square, wide)
+        values = self._wide(square, number)
         windows = np.lib.stride_tricks.sliding_window_view(values, number)[:: self.fineness]
         return np.vstack([np.ones(number), windows[: 2 * self.reach + 1]])
+
+    def mixed(self, square: float, number: int, weights: FloatArray) -> FloatArray:
+        """`weights @ shifted(...)`, by correlations."""
+        values, sums = self._wide(square, number), np.empty((len(weights), number))
+        for one, total in zip(weights, sums, strict=True):
+            for phase in range(self.fineness):
+                places = total[phase :: self.fineness]
+                found = np.correlate(values[phase :: self.fineness], one[1:], "valid")
+                places[:] = one[0] + found[: len(places)]
+        return sums
+
+    def _wide(self, square: float, number: int) -> FloatArray:
+        before = self.reach * self.fineness
+        step = self.ratio / self.fineness
+        return gaussian_profile(square, self.places(number + 2 * before) - before * step)
 
     def weights(self, p: FloatArray, q: FloatArray) -> tuple[IntArray, FloatArray, FloatArray]:
         """p H(g q / p) is at most `low` H of row `at` and `high` of the next: the chord.
@@ -123,6 +164,8 @@ class Cover:
 
     def step(self, square: float, number: int) -> FloatArray:
         """The most that a step before a Gaussian rest can have, at the first places of g."""
+        if not self.axes.size:
+            return np.asarray(self.grid.mixed(square, number, self.middle).max(axis=0))
         profiles = self.grid.shifted(square, number)
         most: FloatArray = profiles[self.grid.reach + 1].copy()
         each = max(1, _AT_ONCE // (self.rows.shape[1] * number))
@@ -136,7 +179,10 @@ class Cover:
 
 
 def cover_pairs(grid: Grid, p: FloatArray, q: FloatArray) -> Cover:
-    """Of a step with a few versions over many outcomes: arrays of (version, outcome)."""
+    """Of a step with a few versions over many outcomes: arrays of (version, outcome).
+
+    A version is a box of its own, without axes, that has all rows.
+    """
     at, low, high = grid.weights(p, q)
     weights = [
         np.bincount(rows, first, grid.rows) + np.bincount(rows + 1, second, grid.rows)

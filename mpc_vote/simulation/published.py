@@ -19,10 +19,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from mpc_vote.privacy.accountant import Epsilons, gaussian_exact_epsilon
+from mpc_vote.privacy.accountant import gaussian_exact_epsilon
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.voting.ballots import KNN_FREQUENCY, MULTI_LABEL, ONE_HOT, BallotKind
-from mpc_vote.voting.costing import CostPlan, Noise, losses
+from mpc_vote.voting.costing import CostPlan, Losses, Noise, losses
 
 _ROUNDING = 0.05 + 1e-9  # the tables print one decimal
 _DELTAS = (1e-3, 1e-4, 1e-5)
@@ -104,7 +104,7 @@ class CheckedRow:
 
     row: VoteRow
     stated: float | None
-    ours: Epsilons | None
+    ours: Losses | None
     readings: int
     match: str | None
     sigma_needed: float

@@ -28,6 +28,7 @@ def charge(
         variance=variance,
         agent=kind.agent_sensitivity(fraction_bits=fraction_bits, ks=ks, tau=tau),
         instance=kind.instance_sensitivity(fraction_bits=fraction_bits, ks=ks, tau=tau),
+        decided=kind.decided,
     )
 
 
@@ -48,6 +49,7 @@ def committee_charge(
         unit=1 << bits,
         agent=kind.agent_sensitivity(fraction_bits=bits, ks=ks, tau=tau),
         instance=kind.instance_sensitivity(fraction_bits=bits, ks=ks, tau=tau),
+        decided=kind.decided,
     )
 
 

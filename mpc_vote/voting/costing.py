@@ -25,6 +25,7 @@ from mpc_vote.privacy.accountant import (
     gaussian_exact_epsilon,
     simple_epsilon,
 )
+from mpc_vote.privacy.charging import Against, charged_epsilon
 from mpc_vote.privacy.mechanisms import CoinVote, GaussianVote, Level, SkellamVote
 from mpc_vote.privacy.rounding import round_up
 from mpc_vote.voting.ballots import BallotKind
@@ -64,10 +65,12 @@ class Noise(enum.StrEnum):
 
 
 class Accountant(enum.StrEnum):
-    """How epsilon is computed from the noise, loosest first."""
+    """How epsilon is computed from the noise: of noisy totals, loosest first, and of labels."""
 
     SIMPLE = "simple"
     TIGHT = "tight"
+    TOTALS = "totals"
+    LABELS = "labels"
     EXACT = "exact"
 
 
@@ -236,19 +239,32 @@ class CostPlan:
 
 
 @dataclass(frozen=True)
+class Losses:
+    """By every account. Budgets are charged what totals or labels lose, as their owner says; all
+    but `labels` hold against whoever may see noisy totals. `how` is as in `Epsilons`."""
+
+    simple: float
+    tight: float
+    totals: float
+    labels: float
+    exact: float | None
+    how: str
+
+
+@dataclass(frozen=True)
 class Coalition:
     """What so many agents leave who pool their noise; no epsilons where no noise is left."""
 
     percent: int
     agents: int
     sigma: float
-    losses: dict[Level, Epsilons] | None
+    losses: dict[Level, Losses] | None
 
 
-def losses(plan: CostPlan, mechanism: Vote | None = None) -> dict[Level, Epsilons]:
+def losses(plan: CostPlan, mechanism: Vote | None = None) -> dict[Level, Losses]:
     """Epsilon at each level under every accountant."""
     counted = plan.mechanism if mechanism is None else mechanism
-    return {level: _epsilons(counted, level, plan.delta) for level in Level}
+    return {level: _losses(counted, level, plan.delta) for level in Level}
 
 
 def coalition(plan: CostPlan, roster: Roster, percent: int) -> Coalition:
@@ -268,11 +284,19 @@ def loss(plan: CostPlan, level: Level, accountant: Accountant) -> float:
             return simple_epsilon(counted, level, plan.delta)
         case Accountant.TIGHT:
             return epsilon(counted, level, plan.delta)
+        case Accountant.TOTALS | Accountant.LABELS:
+            return charged_epsilon(counted, level, plan.delta, Against(accountant))
         case Accountant.EXACT:
             found = _epsilons(plan.mechanism, level, plan.delta)
             if found.exact is None:
                 raise PlanError(f"there is no exact epsilon: {found.how}")
             return found.exact
+
+
+def _losses(vote: Vote, level: Level, delta: float) -> Losses:
+    found = _epsilons(vote, level, delta)
+    totals, labels = (charged_epsilon([vote], level, delta, against) for against in Against)
+    return Losses(found.simple, found.tight, totals, labels, found.exact, found.how)
 
 
 def _epsilons(vote: Vote, level: Level, delta: float) -> Epsilons:

@@ -12,7 +12,7 @@ from mpc_vote.voting.ballots import BallotKind
 from mpc_vote.voting.spec import Spec
 
 # What a service does where nobody says otherwise, and plans without a service assume.
-DELTA = 1e-3
+DELTA = 1e-5
 QUORUM_FRACTION = 0.8
 COLLUSION = 1
 

@@ -39,6 +39,10 @@ class RoundPlan:
     epsilon_instance: float
     total_epsilon_agent: float
     total_epsilon_instance: float
+    labels_epsilon_agent: float
+    labels_epsilon_instance: float
+    total_labels_epsilon_agent: float
+    total_labels_epsilon_instance: float
     delta: float
     over_budget: str
     warnings: tuple[str, ...]
@@ -68,6 +72,10 @@ class RoundPlan:
             epsilon_instance=cost.epsilon_instance,
             total_epsilon_agent=cost.total_epsilon_agent,
             total_epsilon_instance=cost.total_epsilon_instance,
+            labels_epsilon_agent=cost.labels_epsilon_agent,
+            labels_epsilon_instance=cost.labels_epsilon_instance,
+            total_labels_epsilon_agent=cost.total_labels_epsilon_agent,
+            total_labels_epsilon_instance=cost.total_labels_epsilon_instance,
             delta=cost.delta,
             over_budget=message.over_budget,
             warnings=tuple(message.warnings),

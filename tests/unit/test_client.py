@@ -124,6 +124,13 @@ def test_progress_that_nobody_reads_on_ends_with_its_client(
 
 # What is shown
 
+SPENT = {
+    "delta": 1e-3,
+    "against": "totals",
+    "total_labels_epsilon_agent": 1.0,
+    "total_labels_epsilon_instance": 2.0,
+}
+
 
 @pytest.mark.parametrize("verified", [True, False])
 def test_a_result_names_the_noise_that_a_request_left_open(verified: bool) -> None:
@@ -145,7 +152,7 @@ def test_one_epsilon_looks_the_same_wherever_it_is_shown() -> None:
     result = LabelResult("round", np.zeros(1, np.int64), Cost.from_message(cost), 3, {}, (), None)
     label._show(shown, result, Path("labels.npy"))
     levels = {"instance": {"spent": cost.epsilon_instance, "limit": 8.0, "remaining": 5.335899}}
-    budget._show_levels(shown, levels, 1e-3)
+    budget._show_levels(shown, {"levels": levels, **SPENT})
     text = out.getvalue()
     assert "123.5 agent level, 2.665 instance level" in text
     assert text.count("2.665") == 2 and "5.335" in text
@@ -161,7 +168,7 @@ def test_one_round_is_told_in_the_singular(count: int, told: str) -> None:
         "owner": "agent/a",
         "rounds": count,
         "queries": count,
-        "delta": 1e-3,
+        **SPENT,
         "limits_noted": True,
         "levels": {},
         "ballot": "one_hot",

@@ -6,13 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mpc_vote.privacy.accountant import Epsilons
 from mpc_vote.privacy.mechanisms import Level
-from mpc_vote.voting.costing import Accountant, Coalition, CostPlan, Solved
+from mpc_vote.voting.costing import Accountant, Coalition, CostPlan, Losses, Solved
 
 _NOTHING = {
     "simple": None,
     "tight": None,
+    "totals": None,
+    "labels": None,
     "exact": None,
     "how": "all noise that the quorum guarantees is known: nothing is hidden",
 }
@@ -20,7 +21,7 @@ _NOTHING = {
 
 def document(
     plan: CostPlan,
-    found: Mapping[Level, Epsilons],
+    found: Mapping[Level, Losses],
     coalitions: Sequence[Coalition],
     solved: Solved | None,
 ) -> dict[str, Any]:
@@ -47,7 +48,7 @@ def document(
     }
 
 
-def accounts(found: Epsilons) -> dict[str, Any]:
+def accounts(found: Losses) -> dict[str, Any]:
     """Epsilon by every account."""
     return {
         **{accountant.value: _finite(getattr(found, accountant)) for accountant in Accountant},
@@ -55,7 +56,7 @@ def accounts(found: Epsilons) -> dict[str, Any]:
     }
 
 
-def _by_level(found: Mapping[Level, Epsilons]) -> dict[str, Any]:
+def _by_level(found: Mapping[Level, Losses]) -> dict[str, Any]:
     return {level.value: accounts(epsilons) for level, epsilons in found.items()}
 
 

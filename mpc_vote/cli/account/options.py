@@ -15,6 +15,7 @@ from mpc_vote.cli.account.plot import FORMATS
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.voting.ballots import KNN_COUNT, KNN_FREQUENCY, MULTI_LABEL, ONE_HOT, BallotKind
 from mpc_vote.voting.costing import MIN_SIGMA, Accountant, CostPlan, Noise, PlanError, Roster
+from mpc_vote.voting.planning import DELTA
 
 N = TypeVar("N", int, float)
 
@@ -84,14 +85,14 @@ class AccountSettings(_FiguresSettings):
     collusion: int = Field(
         0, description="agents assumed to pool their noise, which the others make up for"
     )
-    delta: float = Field(1e-3, description="delta at which epsilon is given")
+    delta: float = Field(DELTA, description="delta at which epsilon is given")
     epsilon: float | None = Field(None, description="with --solve: the most epsilon to lose")
     solve: Solve | None = Field(
         None, description="find for --epsilon: sigma (the least) or queries (the most)"
     )
     level: Level | None = Field(None, description="with --solve: agent (default) or instance")
     accountant: Accountant | None = Field(
-        None, description="with --solve: simple, tight (default) or exact"
+        None, description="with --solve: simple, tight, totals (default), labels or exact"
     )
     plot: Path | None = Field(
         None, description=f"draw epsilon against the number of queries: {', '.join(FORMATS)}"
@@ -210,5 +211,5 @@ def goal_of(settings: AccountSettings) -> Goal | None:
         settings.solve,
         settings.epsilon,
         settings.level or Level.AGENT,
-        settings.accountant or Accountant.TIGHT,
+        settings.accountant or Accountant.TOTALS,
     )

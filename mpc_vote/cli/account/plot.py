@@ -13,9 +13,8 @@ from mpc_vote.app.config import ConfigError
 from mpc_vote.app.process import CommandError
 from mpc_vote.cli.account.words import votes
 from mpc_vote.cli.common import check_writable
-from mpc_vote.privacy.accountant import Epsilons
 from mpc_vote.privacy.mechanisms import Level
-from mpc_vote.voting.costing import MAX_PLANNED_QUERIES, Accountant, CostPlan, losses
+from mpc_vote.voting.costing import MAX_PLANNED_QUERIES, Accountant, CostPlan, Losses, losses
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +54,7 @@ def draw(plan: CostPlan, path: Path) -> None:
     figure.savefig(path, dpi=_DOTS_PER_INCH)
 
 
-def _draw_level(axes: Axes, numbers: Sequence[int], found: Sequence[Epsilons]) -> None:
+def _draw_level(axes: Axes, numbers: Sequence[int], found: Sequence[Losses]) -> None:
     for accountant in Accountant:
         points = [
             (number, value)

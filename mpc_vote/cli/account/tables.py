@@ -9,17 +9,28 @@ from rich.table import Table
 
 from mpc_vote.cli.account.options import Goal, Solve
 from mpc_vote.cli.account.words import votes
+from mpc_vote.cli.against import AGAINST
 from mpc_vote.cli.common import counted
-from mpc_vote.privacy.accountant import Epsilons
+from mpc_vote.privacy.charging import Against
 from mpc_vote.privacy.mechanisms import CoinVote, Level
 from mpc_vote.privacy.rounding import round_up
 from mpc_vote.voting.ballots import KNN_FREQUENCY
-from mpc_vote.voting.costing import Accountant, Coalition, CostPlan, Noise, Roster, Solved
+from mpc_vote.voting.costing import (
+    Accountant,
+    Coalition,
+    CostPlan,
+    Losses,
+    Noise,
+    Roster,
+    Solved,
+)
 
 _MEANINGS = {
     Accountant.SIMPLE: "Renyi bound, converted as most papers do: valid, loosest",
-    Accountant.TIGHT: "Renyi bound, best conversion: what budgets are charged",
-    Accountant.EXACT: "all that the noisy totals lose; labels lose no more",
+    Accountant.TIGHT: "Renyi bound, best conversion",
+    Accountant.TOTALS: "what budgets are charged, against whoever may see noisy totals",
+    Accountant.LABELS: "the same against those who see labels only",
+    Accountant.EXACT: "all that the noisy totals lose, asked at once",
 }
 _HOWS = {
     "exact": "the formula for Gaussian noise",
@@ -40,7 +51,7 @@ def show_solved(out: Console, goal: Goal, solved: Solved) -> None:
     )
 
 
-def show(out: Console, plan: CostPlan, found: Mapping[Level, Epsilons]) -> None:
+def show(out: Console, plan: CostPlan, found: Mapping[Level, Losses]) -> None:
     """The plan and its cost."""
     head = Table(show_header=False, box=None, pad_edge=False)
     head.add_row("votes", votes(plan))
@@ -94,7 +105,7 @@ def _epsilon(value: float | None) -> str:
     return "-" if value is None else round_up(value)
 
 
-def _hows(found: Mapping[Level, Epsilons]) -> dict[str, list[str]]:
+def _hows(found: Mapping[Level, Losses]) -> dict[str, list[str]]:
     hows: dict[str, list[str]] = {}
     for level, epsilons in found.items():
         hows.setdefault(epsilons.how, []).append(level.value)
@@ -106,9 +117,9 @@ def show_coalitions(out: Console, roster: Roster, coalitions: Sequence[Coalition
     table = Table(
         "agents who pool",
         "sigma left",
-        "agent: tight",
+        "agent: totals",
         "exact",
-        "instance: tight",
+        "instance: totals",
         "exact",
         title="what a coalition leaves of a round with just the quorum",
         title_justify="left",
@@ -121,7 +132,7 @@ def show_coalitions(out: Console, roster: Roster, coalitions: Sequence[Coalition
         figures = [
             _epsilon(value)
             for level in Level
-            for value in (row.losses[level].tight, row.losses[level].exact)
+            for value in (row.losses[level].totals, row.losses[level].exact)
         ]
         table.add_row(who, f"{row.sigma:.4g}", *figures)
     out.print(table)
@@ -138,6 +149,8 @@ def show_assumptions(out: Console, plan: CostPlan) -> None:
     out.print("assumed:")
     for line in (
         f"(epsilon, delta) at delta {plan.delta:g}, whatever the votes are",
+        f"totals: {AGAINST[Against.TOTALS]}",
+        f"labels: {AGAINST[Against.LABELS]}",
         "agent level: an agent's ballot is left out of the sum, while the noise of the total stays",
         "instance level: one record of one agent is added, removed or replaced"
         + (", and the feature map does not depend on it" if plan.ks else ""),

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mpc_vote.privacy import coins
+from mpc_vote.privacy.charging import Against
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.voting.ballots import BallotKind
 from mpc_vote.voting.costing import (
@@ -40,6 +41,7 @@ class Federation:
     turnout: float
     delta: float
     verified: bool
+    against: Against
 
     @property
     def agents(self) -> int:
@@ -94,12 +96,12 @@ class Federation:
 
     def epsilon(self, sigma: float, queries: int, level: Level) -> float:
         """As ledgers compute it."""
-        return loss(self.cost(sigma, queries), level, Accountant.TIGHT)
+        return loss(self.cost(sigma, queries), level, Accountant(self.against))
 
     def sigma_for(self, queries: int, epsilon: float, level: Level) -> float:
         """The least noise, to four digits, for an epsilon."""
         return solve_sigma(
-            self.cost(self.least_sigma, queries), epsilon, level, Accountant.TIGHT
+            self.cost(self.least_sigma, queries), epsilon, level, Accountant(self.against)
         ).plan.sigma
 
     def grown(self, agents: int) -> Federation:

@@ -22,6 +22,7 @@ from mpc_vote.cli.account.plot import FORMATS
 from mpc_vote.cli.common import load_task
 from mpc_vote.cli.plan.grid import Federation
 from mpc_vote.client import Plan
+from mpc_vote.privacy.charging import Against
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.tasks import Task
 from mpc_vote.voting.ballots import BallotKind
@@ -99,6 +100,11 @@ class PlanSettings(Settings):
         "agent (default otherwise)",
     )
     delta: Delta = Field(DELTA, description="delta at which epsilon is given")
+    against: Against = Field(
+        Against.TOTALS,
+        description="whom epsilon holds against: totals (malicious parties may see noisy totals) "
+        "or labels (clients, the server, semi-honest parties)",
+    )
     plot: Path | None = Field(
         None, description=f"draw right labels against epsilon: {', '.join(FORMATS)}"
     )
@@ -161,6 +167,7 @@ def federation_of(settings: PlanSettings, task: Task | None) -> Federation:
         settings.turnout,
         settings.delta,
         verified,
+        settings.against,
     )
 
 
@@ -194,6 +201,7 @@ def federation_at(settings: PlanSettings, planned: RoundPlan) -> Federation:
         settings.turnout,
         settings.delta,
         planned.verified,
+        settings.against,
     )
 
 

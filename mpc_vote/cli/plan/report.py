@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from mpc_vote.cli.against import AGAINST
 from mpc_vote.cli.plan.grid import Cell, Federation
 from mpc_vote.cli.plan.words import labels, rounded
 from mpc_vote.privacy.mechanisms import Level
@@ -35,7 +36,7 @@ def show(out: Console, federation: Federation, cells: Sequence[Cell]) -> None:
             *(_labels(found) for found in cell.forecasts),
         )
     out.print(table)
-    told = f"epsilon at delta {federation.delta:g}"
+    told = f"epsilon at delta {federation.delta:g}, {AGAINST[federation.against]}"
     if any(found.drowned for cell in cells for found in cell.forecasts):
         told += "; *: nearer to guesses than to the truth, wherever the other votes go"
     out.print(told)
@@ -87,6 +88,7 @@ def document(
             "turnout": f.turnout,
         },
         "delta": f.delta,
+        "against": f.against.value,
         "level": level.value,
         "plans": [_cell(cell) for cell in cells],
         "recommended": _cell(chosen),

@@ -11,9 +11,8 @@ import json
 from dataclasses import MISSING, fields, replace
 from typing import Any, TypeAlias
 
-from mpc_vote.privacy.mechanisms.base import FloatArray, Level
+from mpc_vote.privacy.mechanisms.base import Decided, FloatArray, Level
 from mpc_vote.privacy.mechanisms.coins import CoinRuns, CoinVote
-from mpc_vote.privacy.mechanisms.smooth_release import SmoothRelease
 from mpc_vote.privacy.mechanisms.subsampled_gaussian import Clipped, PoissonGaussian
 from mpc_vote.privacy.mechanisms.votes import (
     GaussianScreen,
@@ -28,6 +27,7 @@ __all__ = [
     "Clipped",
     "CoinRuns",
     "CoinVote",
+    "Decided",
     "FloatArray",
     "GaussianScreen",
     "GaussianVote",
@@ -37,43 +37,37 @@ __all__ = [
     "SkellamRuns",
     "SkellamScreen",
     "SkellamVote",
-    "SmoothRelease",
     "check_mechanism",
     "mechanism_from_json",
     "one_query",
+    "with_queries",
 ]
 
 Mechanism: TypeAlias = (
-    SkellamVote
-    | CoinVote
-    | GaussianVote
-    | SkellamScreen
-    | GaussianScreen
-    | PoissonGaussian
-    | SmoothRelease
+    SkellamVote | CoinVote | GaussianVote | SkellamScreen | GaussianScreen | PoissonGaussian
 )
 
 # With what a record holds at each level.
-_KINDS: dict[str, tuple[type[Mechanism], type[Sensitivity] | type[Clipped] | None]] = {
+_KINDS: dict[str, tuple[type[Mechanism], type[Sensitivity] | type[Clipped]]] = {
     SkellamVote.kind: (SkellamVote, Sensitivity),
     CoinVote.kind: (CoinVote, Sensitivity),
     GaussianVote.kind: (GaussianVote, Sensitivity),
     SkellamScreen.kind: (SkellamScreen, Sensitivity),
     GaussianScreen.kind: (GaussianScreen, Sensitivity),
     PoissonGaussian.kind: (PoissonGaussian, Clipped),
-    SmoothRelease.kind: (SmoothRelease, None),
 }
 
 
 def one_query(mechanism: Mechanism) -> Mechanism:
     """The mechanism for a single query, so that equal ones can be counted together."""
-    match mechanism:
-        case PoissonGaussian():
-            return replace(mechanism, steps=1)
-        case SmoothRelease():
-            return mechanism
-        case _:
-            return replace(mechanism, queries=1)
+    return with_queries(mechanism, 1)
+
+
+def with_queries(mechanism: Mechanism, queries: int) -> Mechanism:
+    """The mechanism for another number of queries."""
+    if isinstance(mechanism, PoissonGaussian):
+        return replace(mechanism, steps=queries)
+    return replace(mechanism, queries=queries)
 
 
 def check_mechanism(mechanism: object) -> None:
@@ -97,7 +91,7 @@ def mechanism_from_json(text: str) -> Mechanism:
     _check_fields(kind, record, owner)
     for level in ("agent", "instance"):
         unbounded = part is Clipped and record[level] is None
-        if part is not None and not unbounded:
+        if not unbounded:
             record[level] = _part(record[level], part)
     return owner(**record)
 

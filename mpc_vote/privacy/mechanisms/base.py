@@ -22,6 +22,15 @@ class Level(enum.Enum):
     INSTANCE = "instance"
 
 
+class Decided(enum.StrEnum):
+    """What a vote decides by its noisy totals: one label, the class of the largest; or for every
+    cell by itself whether it reaches a public number. Where totals move, it is by whole votes."""
+
+    ARGMAX = "argmax"
+    EACH = "each"
+    UNKNOWN = ""
+
+
 @dataclass(frozen=True)
 class BaseMechanism(abc.ABC):
     """What every mechanism can do."""

@@ -39,6 +39,7 @@ import numpy.typing as npt
 from mpc_vote.privacy.coins import CoinLaw
 from mpc_vote.privacy.mechanisms.base import (
     BaseMechanism,
+    Decided,
     FloatArray,
     Level,
     check_count,
@@ -83,8 +84,10 @@ class CoinVote(BaseMechanism):
     unit: int
     agent: Sensitivity
     instance: Sensitivity
+    decided: Decided = Decided.UNKNOWN
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "decided", Decided(self.decided))
         check_count("queries", self.queries)
         check_count("unit", self.unit)
         if not isinstance(self.levels, tuple | list):

@@ -20,6 +20,7 @@ import numpy as np
 
 from mpc_vote.privacy.mechanisms.base import (
     BaseMechanism,
+    Decided,
     FloatArray,
     Level,
     check_count,
@@ -136,6 +137,12 @@ class SkellamVote(_Skellam):
     """A vote on the totals of all classes under Skellam noise."""
 
     kind: ClassVar[str] = "skellam_vote"
+
+    decided: Decided = Decided.UNKNOWN
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "decided", Decided(self.decided))
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,8 @@ from typing import Protocol
 import numpy as np
 
 from mpc_vote.app.config import Method
-from mpc_vote.privacy.accountant import epsilon, gaussian_exact_epsilon
+from mpc_vote.privacy.accountant import gaussian_exact_epsilon
+from mpc_vote.privacy.charging import charged_epsilon
 from mpc_vote.privacy.mechanisms import FloatArray, Level, SkellamVote
 from mpc_vote.privacy.noise import SkellamSampler
 from mpc_vote.privacy.tradeoff import mu_of, vote_mu
@@ -229,7 +230,7 @@ class AuditedRounds:
         assert isinstance(mechanism, SkellamVote), "the rounds are not verified"
         if statistic is Statistic.TRADE_OFF:
             return vote_mu(mechanism, level)
-        return epsilon([mechanism], level, self.delta)
+        return charged_epsilon([mechanism], level, self.delta)
 
 
 class LabelSource(Protocol):

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
+from mpc_vote.cli.against import EXPLAINED
 from mpc_vote.cli.plan.advice import HIDDEN
 from mpc_vote.client import LabelResult
 from mpc_vote.privacy.contributions import Neighbours
@@ -31,11 +32,13 @@ def show(trial: Trial, figures: dict[str, Any], result: LabelResult) -> Table:
             "epsilon, instance level",
             f"{round_up(figures['epsilon_instance'])} at delta {figures['delta']:g}",
         ),
+        ("  by labels", _by_labels(figures, "instance")),
         *_record(figures),
         (
             "epsilon, agent level",
             f"{round_up(figures['epsilon_agent'])} at delta {figures['delta']:g}",
         ),
+        ("  by labels", _by_labels(figures, "agent")),
         (
             "secure argmax",
             f"{figures['engine']}, {figures['mpc_rounds']} rounds, "
@@ -67,7 +70,7 @@ def _record(figures: dict[str, Any]) -> list[tuple[str, str]]:
 
 def remarks(trial: Trial, figures: dict[str, Any]) -> list[str]:
     """How to read figures that say that a vote was of little use, or protected little."""
-    found = []
+    found = [EXPLAINED]
     best, model = figures["best_agent_accuracy"], figures["student_accuracy"]
     if best >= model:
         found.append(
@@ -81,6 +84,10 @@ def remarks(trial: Trial, figures: dict[str, Any]) -> list[str]:
             f"{_why(trial)}; `mpc-vote plan` tells what a federation can afford."
         )
     return found
+
+
+def _by_labels(figures: dict[str, Any], level: str) -> str:
+    return round_up(figures[f"labels_epsilon_{level}"])
 
 
 def _why(trial: Trial) -> str:

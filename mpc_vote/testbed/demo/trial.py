@@ -67,6 +67,8 @@ class Trial:
             "best_agent_accuracy": best_agent,
             "epsilon_agent": cost.epsilon_agent,
             "epsilon_instance": cost.epsilon_instance,
+            "labels_epsilon_agent": cost.labels_epsilon_agent,
+            "labels_epsilon_instance": cost.labels_epsilon_instance,
             "delta": cost.delta,
             **await asyncio.to_thread(_record_figures, result),
             "sigma": self.sigma,

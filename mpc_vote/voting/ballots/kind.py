@@ -23,6 +23,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from mpc_vote.privacy.mechanisms import Decided
 from mpc_vote.privacy.sensitivity import Sensitivity
 from mpc_vote.proto.mpcvote.v1 import common_pb2
 from mpc_vote.verified.encoding import Layout
@@ -54,6 +55,10 @@ class BallotKind(ABC):
     wants: ClassVar[str] = "votes of the form that its kind encodes"
     """What a voter has to give, in a few words for those who wrote one that gives something else:
     the same whatever it gave, for they are told to others."""
+
+    decided: ClassVar[Decided] = Decided.UNKNOWN
+    """What a vote decides by the totals, where neighbours move them by whole votes: a label then
+    tells less than the totals."""
 
     min_classes: ClassVar[int] = 2
 

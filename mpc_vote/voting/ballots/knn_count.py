@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mpc_vote.privacy.mechanisms import Decided
 from mpc_vote.privacy.sensitivity import Sensitivity
 from mpc_vote.proto.mpcvote.v1 import common_pb2
 from mpc_vote.verified.encoding import Layout
@@ -18,6 +19,7 @@ class KnnCount(NeighbourBallot):
     name = "knn_count"
     code = common_pb2.BALLOT_KIND_KNN_COUNT
     about = "kNN-DPFL, a vote of each neighbour"
+    decided = Decided.ARGMAX
 
     def _encode(self, counts: IntArray, fraction_bits: int, k: int) -> IntArray:
         return counts * unit_of(fraction_bits)

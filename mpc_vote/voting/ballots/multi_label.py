@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from mpc_vote.privacy.mechanisms import Decided
 from mpc_vote.privacy.sensitivity import Sensitivity
 from mpc_vote.proto.mpcvote.v1 import common_pb2
 from mpc_vote.verified.encoding import Layout
@@ -24,6 +25,7 @@ class MultiLabel(BallotKind):
     name = "multi_label"
     code = common_pb2.BALLOT_KIND_MULTI_LABEL
     about = "AE-DPFL, a yes of each agent's model for some attributes"
+    decided = Decided.EACH
     wants = "numbers of shape (queries, attributes)"
     min_classes: ClassVar[int] = 1
     attributes: ClassVar[bool] = True

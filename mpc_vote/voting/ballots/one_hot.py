@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from mpc_vote.privacy.mechanisms import Decided
 from mpc_vote.privacy.sensitivity import Sensitivity
 from mpc_vote.proto.mpcvote.v1 import common_pb2
 from mpc_vote.verified.encoding import Layout
@@ -22,6 +23,7 @@ class OneHot(BallotKind):
     name = "one_hot"
     code = common_pb2.BALLOT_KIND_ONE_HOT
     about = "AE-DPFL, a vote of each agent's model"
+    decided = Decided.ARGMAX
     wants = "integers of shape (queries,), each a class from 0 or -1 for none"
 
     def encode(

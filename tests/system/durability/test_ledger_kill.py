@@ -33,7 +33,7 @@ from mpc_vote.privacy import (
     LedgerError,
     Level,
     SkellamVote,
-    epsilon,
+    charged_epsilon,
 )
 from mpc_vote.privacy.ledger import LEDGER_ID, LedgerView
 from mpc_vote.privacy.sensitivity import Sensitivity
@@ -41,7 +41,7 @@ from mpc_vote.privacy.sensitivity import Sensitivity
 DELTA = 1e-5
 VOTE = SkellamVote(10, 256 * 625.0, Sensitivity(16, 256), Sensitivity(32, 512))
 FIRST = Budget(None, 9.0, DELTA)
-SECOND = Budget(epsilon([VOTE] * 3, Level.AGENT, DELTA), None, DELTA)
+SECOND = Budget(charged_epsilon([VOTE] * 3, Level.AGENT, DELTA), None, DELTA)
 ROUNDS = ("a", "b", "c")
 OPENED = "opened"
 OWNER = "agent/ann"
@@ -254,7 +254,9 @@ def survive(directory: Path, where: str) -> None:
         with pytest.raises(BudgetExhausted):
             ledger.charge("one more", VOTE)
         assert [spend.round_id for spend in ledger.spends()] == [*ROUNDS], where
-        assert ledger.spent(Level.AGENT, DELTA) == epsilon([VOTE] * 3, Level.AGENT, DELTA), where
+        assert ledger.spent(Level.AGENT, DELTA) == charged_epsilon(
+            [VOTE] * 3, Level.AGENT, DELTA
+        ), where
     with LedgerView(path) as view:
         assert view.budget == SECOND, where
         assert view.owner == OWNER and LEDGER_ID.fullmatch(view.ledger_id), where

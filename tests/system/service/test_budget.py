@@ -36,7 +36,7 @@ from mpc_vote.app.process import PARENT_VARIABLE
 from mpc_vote.client import AsyncLabelClient, LabelResult
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.pki.identity import Role
-from mpc_vote.privacy import Budget, CoinVote, Ledger, Level, epsilon
+from mpc_vote.privacy import Budget, CoinVote, Ledger, Level, charged_epsilon
 from mpc_vote.privacy.ledger import LEDGER_ID, LedgerView, Spend
 from mpc_vote.privacy.rounding import round_down
 from mpc_vote.privacy.sensitivity import Sensitivity
@@ -52,7 +52,7 @@ from tests.system.service.support import (
     until,
 )
 
-DELTA = 1e-3
+DELTA = 1e-5
 SIGMA = 25.0
 ROWS = 10
 
@@ -79,7 +79,7 @@ def count_vote(queries: int, k: int) -> CoinVote:
 
 def budget_for(rounds: int) -> str:
     """An instance-level budget for exactly this many rounds."""
-    limit = epsilon([count_vote(ROWS, 5)] * rounds, Level.INSTANCE, DELTA)
+    limit = charged_epsilon([count_vote(ROWS, 5)] * rounds, Level.INSTANCE, DELTA)
     return repr(limit * (1 + 1e-6))
 
 
@@ -275,14 +275,16 @@ async def test_the_budget_of_a_running_agent_is_a_query(fragile: Service, farms:
     assert figures["owner"] == "agent/turncoat" and LEDGER_ID.fullmatch(figures["ledger_id"])
     answered = [spend.mechanism for spend in spends]
     agent, instance = figures["levels"]["agent"], figures["levels"]["instance"]
-    assert agent["spent"] == pytest.approx(epsilon(answered, Level.AGENT, DELTA), rel=1e-12)
+    assert agent["spent"] == pytest.approx(charged_epsilon(answered, Level.AGENT, DELTA), rel=1e-12)
     assert (agent["limit"], agent["remaining"]) == (None, None)
-    assert instance["spent"] == pytest.approx(epsilon(answered, Level.INSTANCE, DELTA), rel=1e-12)
+    assert instance["spent"] == pytest.approx(
+        charged_epsilon(answered, Level.INSTANCE, DELTA), rel=1e-12
+    )
     assert (instance["limit"], instance["remaining"]) == (20.0, 20.0 - instance["spent"])
     (buys,) = figures["buys"]
     more = [*answered, count_vote(buys["queries"], 10)]
-    assert epsilon(more, Level.INSTANCE, DELTA) <= 20.0
-    assert epsilon([*more, count_vote(1, 10)], Level.INSTANCE, DELTA) > 20.0
+    assert charged_epsilon(more, Level.INSTANCE, DELTA) <= 20.0
+    assert charged_epsilon([*more, count_vote(1, 10)], Level.INSTANCE, DELTA) > 20.0
 
 
 def test_a_client_asks_the_service_and_an_operator_the_file(fragile: Service) -> None:
@@ -300,7 +302,7 @@ def test_a_client_asks_the_service_and_an_operator_the_file(fragile: Service) ->
 
 
 def test_what_is_left_is_told_in_words(tmp_path: Path) -> None:
-    limit = epsilon([count_vote(100, 10)], Level.INSTANCE, DELTA)
+    limit = charged_epsilon([count_vote(100, 10)], Level.INSTANCE, DELTA)
     with Ledger(tmp_path / "ledger.db", Budget(None, limit, DELTA)) as ledger:
         ledger.charge("first", count_vote(40, 10), "knn_count, sigma 25")
         done = command("budget", "--data-dir", tmp_path, "--sigma=25,50", "--spends", "--k=10")

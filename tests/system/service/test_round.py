@@ -24,7 +24,7 @@ from mpc_vote.client import AsyncLabelClient, LabelClient, LabelResult, Plan, Pr
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.mpc import ring
 from mpc_vote.pki.identity import Identity, Role
-from mpc_vote.privacy import accountant
+from mpc_vote.privacy import charged_epsilon
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import label_pb2, label_pb2_grpc, model_pb2
 from mpc_vote.results import Cost, Model
@@ -119,8 +119,8 @@ async def test_a_round_tells_what_it_cost(service: Service, labs: Group) -> None
     assert result.spec is not None
     mechanism = Spec.parse(result.spec.SerializeToString()).mechanism
     assert cost.delta == 1e-4
-    assert cost.epsilon_agent == accountant.epsilon([mechanism], Level.AGENT, 1e-4)
-    assert cost.epsilon_instance == accountant.epsilon([mechanism], Level.INSTANCE, 1e-4)
+    assert cost.epsilon_agent == charged_epsilon([mechanism], Level.AGENT, 1e-4)
+    assert cost.epsilon_instance == charged_epsilon([mechanism], Level.INSTANCE, 1e-4)
     assert cost.total_epsilon_agent >= cost.epsilon_agent > 0
     assert cost.total_epsilon_instance >= cost.epsilon_instance > 0
     assert total.total_epsilon_agent > 0

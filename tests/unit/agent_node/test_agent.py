@@ -29,7 +29,7 @@ from agent_node.settings import AgentSettings
 from agent_node.voting import cast_ballot
 from mpc_vote.app import config
 from mpc_vote.errors import ErrorKind, VoteError
-from mpc_vote.privacy.accountant import epsilon
+from mpc_vote.privacy.charging import charged_epsilon
 from mpc_vote.privacy.ledger import Budget, Ledger, LedgerView
 from mpc_vote.privacy.mechanisms import Level
 from mpc_vote.proto.mpcvote.v1 import agent_pb2, common_pb2, party_pb2
@@ -46,6 +46,7 @@ from mpc_vote.voting.ballots import (
     IntArray,
 )
 from mpc_vote.voting.limits import MAX_ROUNDS_AT_ONCE
+from mpc_vote.voting.planning import DELTA
 from tests.security.fuzz.fakes import Channel
 from tests.system.service.committee import CLASSES, ROWS, Committee
 from tests.system.service.support import SECONDS, cancelled, until
@@ -512,7 +513,7 @@ async def test_rounds_under_way_are_kept_apart_from_the_budget_before_they_are_f
     tmp_path: Path,
 ) -> None:
     """Two rounds that fit one by one: the second is declined while the first may still start."""
-    limit = 1.01 * epsilon([_COMMITTEE.spec(sigma=1.0).mechanism], Level.INSTANCE, 1e-3)
+    limit = 1.01 * charged_epsilon([_COMMITTEE.spec(sigma=1.0).mechanism], Level.INSTANCE, DELTA)
     async with _seated(tmp_path, f"--budget-instance={limit}") as table:
         first = table.announce(sigma=1.0)
         assert (await table.answer()).prepared.round_id == first

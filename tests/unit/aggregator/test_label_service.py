@@ -20,6 +20,7 @@ from aggregator.coordinator.turns import CALLS_EACH
 from mpc_vote.argmax.registry import TABLE
 from mpc_vote.errors import ErrorKind, VoteError
 from mpc_vote.pki.identity import Identity, Role
+from mpc_vote.privacy.charging import Against
 from mpc_vote.proto.mpcvote.v1 import label_pb2
 from mpc_vote.transport import rpc, tensors
 from mpc_vote.voting.spec import Spec
@@ -188,18 +189,19 @@ async def test_what_the_service_has_spent_is_computed_beside_its_loop() -> None:
     nothing: Any = None
     threads = set()
 
-    def spent(*_: object) -> float:
+    def figures(*_: object) -> dict[str, float]:
         threads.add(threading.current_thread())
-        return 1.0
+        return {"total_epsilon_agent": 1.0, "total_labels_epsilon_instance": 0.5}
 
-    ledger: Any = SimpleNamespace(budget=None, spent=spent)
+    ledger: Any = SimpleNamespace(budget=None, figures=figures, against=Against.LABELS)
     attendance: Any = SimpleNamespace(present=dict)
     defaults: Any = SimpleNamespace(delta=1e-3, parties=("one",), engine=TABLE, tasks={})
     service = LabelServicer(nothing, ledger, attendance, nothing, {}, defaults, 4)
     rpc._caller.set(Identity(Role.CLIENT, "client"))
     unguarded: Any = LabelServicer.GetService
     told = await unguarded.__wrapped__(service, label_pb2.GetServiceRequest(), None)
-    assert (told.total_epsilon_agent, told.total_epsilon_instance) == (1.0, 1.0)
+    assert (told.total_epsilon_agent, told.total_labels_epsilon_instance) == (1.0, 0.5)
+    assert told.limits_against_labels
     assert threads and threading.current_thread() not in threads
 
 

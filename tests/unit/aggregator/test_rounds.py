@@ -140,9 +140,9 @@ async def test_nobody_waits_while_it_is_computed_what_rounds_have_cost(
     """It takes a while after rounds of many plans."""
     spent, threads = Ledger.spent, set()
 
-    def slow(self: Ledger, level: Level, delta: float) -> float:
+    def slow(self: Ledger, level: Level, delta: float, **more: Any) -> float:
         threads.add(threading.current_thread())
-        return spent(self, level, delta)
+        return spent(self, level, delta, **more)
 
     monkeypatch.setattr(Ledger, "spent", slow)
     spec = spec_of()

@@ -47,7 +47,8 @@ VECTORS = {
 @pytest.fixture
 def account(capsys: pytest.CaptureFixture[str]) -> Account:
     def run(*arguments: str) -> dict[str, Any]:
-        assert cli.main(["account", *arguments, "--json"]) == 0
+        delta = () if "paper" in arguments else ("--delta=1e-3",)
+        assert cli.main(["account", *arguments, *delta, "--json"]) == 0
         figures: dict[str, Any] = json.loads(capsys.readouterr().out)
         return figures
 
@@ -123,15 +124,15 @@ def test_the_least_sigma_for_an_epsilon(account: Account) -> None:
     assert found["instance"]["exact"] == found["solved"]["epsilon"] <= 2
     assert account(*IDEAL, "--queries=500", f"--sigma={sigma}")["instance"]["exact"] <= 2
     assert account(*IDEAL, "--queries=500", f"--sigma={beyond}")["instance"]["exact"] > 2
-    assert account(*goal)["agent"]["tight"] <= 2
+    assert account(*goal)["agent"]["totals"] <= 2
 
 
 def test_the_most_queries_for_an_epsilon(account: Account) -> None:
     found = account("--epsilon=2", "--solve=queries", "--sigma=25")
     queries = found["solved"]["queries"]
     assert found["solved"]["beyond"]["queries"] == queries + 1
-    assert account("--sigma=25", f"--queries={queries}")["agent"]["tight"] <= 2
-    assert account("--sigma=25", f"--queries={queries + 1}")["agent"]["tight"] > 2
+    assert account("--sigma=25", f"--queries={queries}")["agent"]["totals"] <= 2
+    assert account("--sigma=25", f"--queries={queries + 1}")["agent"]["totals"] > 2
 
 
 def test_people_read_what_is_assumed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,7 +142,9 @@ def test_people_read_what_is_assumed(capsys: pytest.CaptureFixture[str]) -> None
     for part in (
         "left out of the sum",
         "added, removed",
-        "delta 0.001",
+        "delta 1e-05",
+        "against whoever may see noisy totals",
+        "those who see labels only",
         "paper's 2/k",
         "the service would refuse this",
         "4 or more",
@@ -151,7 +154,7 @@ def test_people_read_what_is_assumed(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_figures_go_to_a_file_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "figures.json"
-    assert cli.main(["account", *PLAN, *IDEAL, "--json", str(path)]) == 0
+    assert cli.main(["account", "--delta=1e-3", *PLAN, *IDEAL, "--json", str(path)]) == 0
     assert json.loads(path.read_text())["agent"]["exact"] == pytest.approx(2.73541, abs=6e-6)
     assert "2.736" in capsys.readouterr().out
 

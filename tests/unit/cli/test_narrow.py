@@ -26,7 +26,13 @@ def lines(out: Console) -> list[str]:
 
 
 def test_a_round_has_its_id_whole_and_its_figures_in_one_line() -> None:
-    cost = common_pb2.Cost(epsilon_agent=1234.5, epsilon_instance=2.664, delta=1e-5)
+    cost = common_pb2.Cost(
+        epsilon_agent=1234.5,
+        epsilon_instance=2.664,
+        labels_epsilon_agent=900,
+        labels_epsilon_instance=2,
+        delta=1e-5,
+    )
     one = label_pb2.RoundSummary(
         round_id=ID,
         state=label_pb2.ROUND_STATE_COMPLETE,
@@ -37,11 +43,12 @@ def test_a_round_has_its_id_whole_and_its_figures_in_one_line() -> None:
     )
     out = narrow()
     rounds.show(out, one)
-    head, figures = lines(out)
+    head, figures, by_labels = lines(out)
     assert head.startswith(f"{ID}  complete, ") and head.endswith("task heart-failure")
     assert figures.strip() == (
         "1 query, sigma 12.5: epsilon 1235 agent, 2.664 instance level, delta 1e-05"
     )
+    assert by_labels.strip() == "by labels 900 agent level, 2 instance level"
 
 
 def test_a_round_that_failed_says_why() -> None:
@@ -70,13 +77,15 @@ def test_a_models_metrics_are_whole_words_below_its_figures() -> None:
         metrics=metrics,
         trained=dt.datetime.fromtimestamp(0, dt.UTC),
         sha256=b"",
+        labels_epsilon_agent=1000.0,
+        labels_epsilon_instance=2.1,
     )
     out = narrow()
     model.describe(out, [trained])
     _, _, figures, *told = lines(out)
     assert figures.split() == ["12", "heart-failure", "12000", "30000", "1235", "2.664", "1e-05"]
     words = " ".join(told).split()
-    assert words[:2] == ["version", "12:"]
+    assert words[:5] == ["version", "12,", "by", "labels:", "epsilon"]
     assert [word for word in words if "_" in word] == sorted(metrics)
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from itertools import permutations
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -151,7 +148,7 @@ def test_totals_of_a_law_with_short_tails_cost_next_to_the_exact_composition() -
         return np.array([np.maximum(0.0, -np.expm1(np.log(one) - losses)) @ whole for one in g])
 
     found = epsilon_of(shown, delta)
-    certificate = certify(Seen.TOTALS, law, 1, 2.0**-20)
+    certificate = certify(Seen.TOTALS, law, 1, 2.0**-24)
     assert found < planned_epsilon([(certificate, queries)], delta) < found * 1.03
 
 
@@ -161,25 +158,6 @@ def test_a_certificate_that_was_stored_is_checked_anew(seen: Seen) -> None:
     stored = Certificate.from_json(certify(seen, law, 1, 2.0**-24).to_json())
     assert stored == certify(seen, law, 1, 2.0**-24)
     assert check_certificate(stored, seen, law, 1)
-
-
-STORED = json.loads(Path(__file__).with_name("certificates.json").read_text())
-
-
-@pytest.mark.parametrize(
-    "stored",
-    [
-        pytest.param(one, marks=[pytest.mark.slow] if one["seen"] == "flip" else [])
-        for one in STORED
-    ],
-    ids=[f"{one['seen']}-{one['variance']:g}" for one in STORED],
-)
-def test_certificates_on_file_hold_and_lower_ones_do_not(stored: dict[str, Any]) -> None:
-    seen, law = Seen(stored["seen"]), skellam_law(stored["variance"])
-    given = Certificate.from_json(json.dumps(stored["certificate"]))
-    assert check_certificate(given, seen, law, stored["move"])
-    lower = replace(given, costs=tuple(cost * 0.999 for cost in given.costs))
-    assert not check_certificate(lower, seen, law, stored["move"])
 
 
 @pytest.mark.parametrize("seen", [Seen.THRESHOLD, Seen.FLIP])
@@ -236,7 +214,7 @@ def test_a_comparison_at_places_alone_would_not_be_enough(monkeypatch: pytest.Mo
     less than on a fine one."""
     law = skellam_law(4.0)
     fine = certify(Seen.THRESHOLD, law, 1, 2.0**-20)
-    coarse = label_steps.Fineness(1 / 4, 1)
+    coarse = label_steps.Fineness(1 / 4, 1, 16.0)
     monkeypatch.setitem(label_steps._FINENESS, Seen.THRESHOLD, coarse)
     certificates._certified.cache_clear()
     found = certify(Seen.THRESHOLD, law, 1, 2.0**-20)

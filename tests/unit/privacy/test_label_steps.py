@@ -10,9 +10,7 @@ import pytest
 from mpc_vote.privacy import label_steps
 from mpc_vote.privacy.gdp import skellam_law
 from mpc_vote.privacy.label_steps import (
-    CUT,
     MOST_PLACES,
-    MOST_PLACES_OF_FLIPS,
     Seen,
     cover_step,
     cut_law,
@@ -122,14 +120,16 @@ def test_one_order_of_ties_would_not_be_enough() -> None:
 
 def test_a_law_is_cut_by_next_to_nothing() -> None:
     law = skellam_law(30.0)
-    kept = cut_law(law)
+    tail = 2.0**-60
+    kept = cut_law(law, tail)
     assert len(kept) < len(law)
     assert kept.sum() == pytest.approx(1, abs=1e-15)
     middle = len(kept) // 2
     assert kept[middle] == law[len(law) // 2]
-    assert 2 * law[: (len(law) - len(kept)) // 2 + 1].sum() >= CUT
-    assert 2 * law[: (len(law) - len(kept)) // 2].sum() <= CUT
-    np.testing.assert_array_equal(cut_law(LAW), LAW)
+    assert 2 * law[: (len(law) - len(kept)) // 2 + 1].sum() >= 2 * tail
+    assert 2 * law[: (len(law) - len(kept)) // 2].sum() <= 2 * tail
+    np.testing.assert_array_equal(cut_law(LAW, tail), LAW)
+    np.testing.assert_array_equal(cut_law(law, 0.0), law)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_what_is_no_move_is_refused(move: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seen", "most"), [(Seen.THRESHOLD, MOST_PLACES), (Seen.FLIP, MOST_PLACES_OF_FLIPS)]
+    ("seen", "most"), [(seen, MOST_PLACES[seen]) for seen in (Seen.THRESHOLD, Seen.FLIP)]
 )
 def test_a_law_that_is_too_fine_is_refused_before_memory_is_taken(
     seen: Seen, most: int, monkeypatch: pytest.MonkeyPatch

@@ -140,7 +140,7 @@ def test_a_filter_runs_out_of_its_square_before_its_slack(
 
 def test_a_delta_too_small_for_so_many_labels_is_refused() -> None:
     with pytest.raises(ValueError, match="slack is at least"):
-        steps_epsilon(Seen.THRESHOLD, skellam_law(25.0), 1, 10_000, 1e-6)
+        steps_epsilon(Seen.THRESHOLD, skellam_law(25.0), 1, 100_000, 1e-12)
     assert steps_epsilon(Seen.THRESHOLD, skellam_law(25.0), 1, 0, 1e-7) == 0
 
 

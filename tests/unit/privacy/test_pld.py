@@ -25,7 +25,6 @@ from mpc_vote.privacy import (
     PoissonGaussian,
     SkellamScreen,
     SkellamVote,
-    SmoothRelease,
     Unsupported,
     epsilon,
     exact_epsilon,
@@ -359,7 +358,6 @@ REFUSED: list[tuple[Callable[[], Mechanism], float, str]] = [
         1e-9,
         "too small",
     ),
-    (lambda: SmoothRelease(0.02, 12.0, 0.01, agent=True, instance=True), 1e-5, "no worst"),
 ]
 
 

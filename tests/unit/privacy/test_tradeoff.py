@@ -16,7 +16,7 @@ from mpc_vote.privacy.pld import pld_epsilon
 from mpc_vote.privacy.sensitivity import Sensitivity
 from mpc_vote.privacy.tradeoff import mu_of, vote_mu
 
-VARIANCES = [1e-3, 0.2, 1.0, 7.5, 100.0, 6400.0, 409_600.0]
+VARIANCES = [2.0**-10, 0.25, 1.0, 7.5, 100.0, 6400.0, 409_600.0]
 
 
 @pytest.mark.parametrize("variance", VARIANCES)

@@ -408,8 +408,12 @@ class Cost(_message.Message):
     MPC_ROUND_TRIP_SECONDS_FIELD_NUMBER: _builtins.int
     MPC_PREPROCESSING_SECONDS_FIELD_NUMBER: _builtins.int
     MPC_SUM_SECONDS_FIELD_NUMBER: _builtins.int
+    LABELS_EPSILON_AGENT_FIELD_NUMBER: _builtins.int
+    LABELS_EPSILON_INSTANCE_FIELD_NUMBER: _builtins.int
+    TOTAL_LABELS_EPSILON_AGENT_FIELD_NUMBER: _builtins.int
+    TOTAL_LABELS_EPSILON_INSTANCE_FIELD_NUMBER: _builtins.int
     epsilon_agent: _builtins.float
-    """Of this round alone, at `delta`."""
+    """Of this round alone, at `delta`, against whoever may see noisy totals, as malicious parties may."""
     epsilon_instance: _builtins.float
     delta: _builtins.float
     total_epsilon_agent: _builtins.float
@@ -430,6 +434,11 @@ class Cost(_message.Message):
     preprocessing, and what it took to add up the agents' shares.
     """
     mpc_sum_seconds: _builtins.float
+    labels_epsilon_agent: _builtins.float
+    """The same epsilons against those who see labels only: clients, the server, semi-honest parties."""
+    labels_epsilon_instance: _builtins.float
+    total_labels_epsilon_agent: _builtins.float
+    total_labels_epsilon_instance: _builtins.float
     def __init__(
         self,
         *,
@@ -447,10 +456,14 @@ class Cost(_message.Message):
         mpc_round_trip_seconds: _builtins.float = ...,
         mpc_preprocessing_seconds: _builtins.float = ...,
         mpc_sum_seconds: _builtins.float = ...,
+        labels_epsilon_agent: _builtins.float = ...,
+        labels_epsilon_instance: _builtins.float = ...,
+        total_labels_epsilon_agent: _builtins.float = ...,
+        total_labels_epsilon_instance: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dealer_bytes", b"dealer_bytes", "delta", b"delta", "epsilon_agent", b"epsilon_agent", "epsilon_instance", b"epsilon_instance", "mpc_bytes_per_party", b"mpc_bytes_per_party", "mpc_preprocessing_seconds", b"mpc_preprocessing_seconds", "mpc_round_trip_seconds", b"mpc_round_trip_seconds", "mpc_rounds", b"mpc_rounds", "mpc_seconds", b"mpc_seconds", "mpc_sum_seconds", b"mpc_sum_seconds", "seconds", b"seconds", "total_epsilon_agent", b"total_epsilon_agent", "total_epsilon_instance", b"total_epsilon_instance", "upload_bytes_per_agent", b"upload_bytes_per_agent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dealer_bytes", b"dealer_bytes", "delta", b"delta", "epsilon_agent", b"epsilon_agent", "epsilon_instance", b"epsilon_instance", "labels_epsilon_agent", b"labels_epsilon_agent", "labels_epsilon_instance", b"labels_epsilon_instance", "mpc_bytes_per_party", b"mpc_bytes_per_party", "mpc_preprocessing_seconds", b"mpc_preprocessing_seconds", "mpc_round_trip_seconds", b"mpc_round_trip_seconds", "mpc_rounds", b"mpc_rounds", "mpc_seconds", b"mpc_seconds", "mpc_sum_seconds", b"mpc_sum_seconds", "seconds", b"seconds", "total_epsilon_agent", b"total_epsilon_agent", "total_epsilon_instance", b"total_epsilon_instance", "total_labels_epsilon_agent", b"total_labels_epsilon_agent", "total_labels_epsilon_instance", b"total_labels_epsilon_instance", "upload_bytes_per_agent", b"upload_bytes_per_agent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -652,14 +652,23 @@ class GetServiceResponse(_message.Message):
     LIMIT_EPSILON_AGENT_FIELD_NUMBER: _builtins.int
     LIMIT_EPSILON_INSTANCE_FIELD_NUMBER: _builtins.int
     TASKS_FIELD_NUMBER: _builtins.int
+    TOTAL_LABELS_EPSILON_AGENT_FIELD_NUMBER: _builtins.int
+    TOTAL_LABELS_EPSILON_INSTANCE_FIELD_NUMBER: _builtins.int
+    LIMITS_AGAINST_LABELS_FIELD_NUMBER: _builtins.int
     engine: _common_pb2.Engine.ValueType
     delta: _builtins.float
     total_epsilon_agent: _builtins.float
+    """Against whoever may see noisy totals, as malicious parties may."""
     total_epsilon_instance: _builtins.float
     max_queries: _builtins.int
     limit_epsilon_agent: _builtins.float
     """The most that the service may ever spend, at the same delta; absent where there is no limit."""
     limit_epsilon_instance: _builtins.float
+    total_labels_epsilon_agent: _builtins.float
+    """Against those who see labels only: clients, the server, semi-honest parties."""
+    total_labels_epsilon_instance: _builtins.float
+    limits_against_labels: _builtins.bool
+    """Whether the limits are held against those who see labels only."""
     @_builtins.property
     def agents(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentPresence]: ...
     @_builtins.property
@@ -686,10 +695,13 @@ class GetServiceResponse(_message.Message):
         limit_epsilon_agent: _builtins.float | None = ...,
         limit_epsilon_instance: _builtins.float | None = ...,
         tasks: _abc.Iterable[_common_pb2.Task] | None = ...,
+        total_labels_epsilon_agent: _builtins.float = ...,
+        total_labels_epsilon_instance: _builtins.float = ...,
+        limits_against_labels: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_limit_epsilon_agent", b"_limit_epsilon_agent", "_limit_epsilon_instance", b"_limit_epsilon_instance", "limit_epsilon_agent", b"limit_epsilon_agent", "limit_epsilon_instance", b"limit_epsilon_instance"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit_epsilon_agent", b"_limit_epsilon_agent", "_limit_epsilon_instance", b"_limit_epsilon_instance", "agents", b"agents", "delta", b"delta", "engine", b"engine", "limit_epsilon_agent", b"limit_epsilon_agent", "limit_epsilon_instance", b"limit_epsilon_instance", "max_queries", b"max_queries", "parties", b"parties", "tasks", b"tasks", "total_epsilon_agent", b"total_epsilon_agent", "total_epsilon_instance", b"total_epsilon_instance", "unready_parties", b"unready_parties"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit_epsilon_agent", b"_limit_epsilon_agent", "_limit_epsilon_instance", b"_limit_epsilon_instance", "agents", b"agents", "delta", b"delta", "engine", b"engine", "limit_epsilon_agent", b"limit_epsilon_agent", "limit_epsilon_instance", b"limit_epsilon_instance", "limits_against_labels", b"limits_against_labels", "max_queries", b"max_queries", "parties", b"parties", "tasks", b"tasks", "total_epsilon_agent", b"total_epsilon_agent", "total_epsilon_instance", b"total_epsilon_instance", "total_labels_epsilon_agent", b"total_labels_epsilon_agent", "total_labels_epsilon_instance", b"total_labels_epsilon_instance", "unready_parties", b"unready_parties"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__limit_epsilon_agent: _TypeAlias = _typing.Literal["limit_epsilon_agent"]  # noqa: Y015
     _WhichOneofArgType__limit_epsilon_agent: _TypeAlias = _typing.Literal["_limit_epsilon_agent", b"_limit_epsilon_agent"]  # noqa: Y015

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from mpc_vote.proto.mpcvote.v1 import common_pb2 as mpcvote_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16mpcvote/v1/model.proto\x12\nmpcvote.v1\x1a\x17mpcvote/v1/common.proto\"~\n\x0cTrainRequest\x12\x11\n\tround_ids\x18\x01 \x03(\t\x12\x0c\n\x04seed\x18\x02 \x01(\x04\x12\x10\n\x08\x66\x65\x61tures\x18\x03 \x01(\t\x12&\n\nunlabelled\x18\x04 \x01(\x0b\x32\x12.mpcvote.v1.Tensor\x12\x13\n\x0btask_digest\x18\x05 \x01(\x0c\"k\n\rTrainResponse\x12-\n\x08progress\x18\x01 \x01(\x0b\x32\x19.mpcvote.v1.TrainProgressH\x00\x12\"\n\x05model\x18\x02 \x01(\x0b\x32\x11.mpcvote.v1.ModelH\x00\x42\x07\n\x05\x65vent\":\n\rTrainProgress\x12\x0c\n\x04step\x18\x01 \x01(\r\x12\r\n\x05steps\x18\x02 \x01(\r\x12\x0c\n\x04loss\x18\x03 \x01(\x01\"\x9b\x03\n\x05Model\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x11\n\tround_ids\x18\x02 \x03(\t\x12\x0e\n\x06labels\x18\x03 \x01(\r\x12\x0f\n\x07\x63lasses\x18\x04 \x01(\r\x12&\n\x0bquery_dtype\x18\x05 \x01(\x0e\x32\x11.mpcvote.v1.DType\x12\x13\n\x0bquery_shape\x18\x06 \x03(\r\x12\x15\n\repsilon_agent\x18\x07 \x01(\x01\x12\x18\n\x10\x65psilon_instance\x18\x08 \x01(\x01\x12\r\n\x05\x64\x65lta\x18\t \x01(\x01\x12/\n\x07metrics\x18\n \x03(\x0b\x32\x1e.mpcvote.v1.Model.MetricsEntry\x12\x17\n\x0ftrained_unix_ms\x18\x0b \x01(\x03\x12\x0e\n\x06sha256\x18\x0c \x01(\x0c\x12\x12\n\nunlabelled\x18\r \x01(\r\x12\x0f\n\x07student\x18\x0e \x01(\t\x12\x0c\n\x04task\x18\x0f \x01(\t\x12\x13\n\x0btask_digest\x18\x10 \x01(\x0c\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x13\n\x11ListModelsRequest\"7\n\x12ListModelsResponse\x12!\n\x06models\x18\x01 \x03(\x0b\x32\x11.mpcvote.v1.Model\"7\n\x0fGetModelRequest\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x13\n\x0btask_digest\x18\x02 \x01(\x0c\"O\n\x10GetModelResponse\x12\"\n\x05model\x18\x01 \x01(\x0b\x32\x11.mpcvote.v1.ModelH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"Z\n\x0ePredictRequest\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\"\n\x06inputs\x18\x02 \x01(\x0b\x32\x12.mpcvote.v1.Tensor\x12\x13\n\x0btask_digest\x18\x03 \x01(\x0c\"2\n\x0fPredictResponse\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0e\n\x06labels\x18\x02 \x03(\r2\xaa\x02\n\x0cModelService\x12@\n\x05Train\x12\x18.mpcvote.v1.TrainRequest\x1a\x19.mpcvote.v1.TrainResponse(\x01\x30\x01\x12K\n\nListModels\x12\x1d.mpcvote.v1.ListModelsRequest\x1a\x1e.mpcvote.v1.ListModelsResponse\x12G\n\x08GetModel\x12\x1b.mpcvote.v1.GetModelRequest\x1a\x1c.mpcvote.v1.GetModelResponse0\x01\x12\x42\n\x07Predict\x12\x1a.mpcvote.v1.PredictRequest\x1a\x1b.mpcvote.v1.PredictResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16mpcvote/v1/model.proto\x12\nmpcvote.v1\x1a\x17mpcvote/v1/common.proto\"~\n\x0cTrainRequest\x12\x11\n\tround_ids\x18\x01 \x03(\t\x12\x0c\n\x04seed\x18\x02 \x01(\x04\x12\x10\n\x08\x66\x65\x61tures\x18\x03 \x01(\t\x12&\n\nunlabelled\x18\x04 \x01(\x0b\x32\x12.mpcvote.v1.Tensor\x12\x13\n\x0btask_digest\x18\x05 \x01(\x0c\"k\n\rTrainResponse\x12-\n\x08progress\x18\x01 \x01(\x0b\x32\x19.mpcvote.v1.TrainProgressH\x00\x12\"\n\x05model\x18\x02 \x01(\x0b\x32\x11.mpcvote.v1.ModelH\x00\x42\x07\n\x05\x65vent\":\n\rTrainProgress\x12\x0c\n\x04step\x18\x01 \x01(\r\x12\r\n\x05steps\x18\x02 \x01(\r\x12\x0c\n\x04loss\x18\x03 \x01(\x01\"\xda\x03\n\x05Model\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x11\n\tround_ids\x18\x02 \x03(\t\x12\x0e\n\x06labels\x18\x03 \x01(\r\x12\x0f\n\x07\x63lasses\x18\x04 \x01(\r\x12&\n\x0bquery_dtype\x18\x05 \x01(\x0e\x32\x11.mpcvote.v1.DType\x12\x13\n\x0bquery_shape\x18\x06 \x03(\r\x12\x15\n\repsilon_agent\x18\x07 \x01(\x01\x12\x18\n\x10\x65psilon_instance\x18\x08 \x01(\x01\x12\r\n\x05\x64\x65lta\x18\t \x01(\x01\x12/\n\x07metrics\x18\n \x03(\x0b\x32\x1e.mpcvote.v1.Model.MetricsEntry\x12\x17\n\x0ftrained_unix_ms\x18\x0b \x01(\x03\x12\x0e\n\x06sha256\x18\x0c \x01(\x0c\x12\x12\n\nunlabelled\x18\r \x01(\r\x12\x0f\n\x07student\x18\x0e \x01(\t\x12\x0c\n\x04task\x18\x0f \x01(\t\x12\x13\n\x0btask_digest\x18\x10 \x01(\x0c\x12\x1c\n\x14labels_epsilon_agent\x18\x11 \x01(\x01\x12\x1f\n\x17labels_epsilon_instance\x18\x12 \x01(\x01\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x13\n\x11ListModelsRequest\"7\n\x12ListModelsResponse\x12!\n\x06models\x18\x01 \x03(\x0b\x32\x11.mpcvote.v1.Model\"7\n\x0fGetModelRequest\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x13\n\x0btask_digest\x18\x02 \x01(\x0c\"O\n\x10GetModelResponse\x12\"\n\x05model\x18\x01 \x01(\x0b\x32\x11.mpcvote.v1.ModelH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"Z\n\x0ePredictRequest\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\"\n\x06inputs\x18\x02 \x01(\x0b\x32\x12.mpcvote.v1.Tensor\x12\x13\n\x0btask_digest\x18\x03 \x01(\x0c\"2\n\x0fPredictResponse\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0e\n\x06labels\x18\x02 \x03(\r2\xaa\x02\n\x0cModelService\x12@\n\x05Train\x12\x18.mpcvote.v1.TrainRequest\x1a\x19.mpcvote.v1.TrainResponse(\x01\x30\x01\x12K\n\nListModels\x12\x1d.mpcvote.v1.ListModelsRequest\x1a\x1e.mpcvote.v1.ListModelsResponse\x12G\n\x08GetModel\x12\x1b.mpcvote.v1.GetModelRequest\x1a\x1c.mpcvote.v1.GetModelResponse0\x01\x12\x42\n\x07Predict\x12\x1a.mpcvote.v1.PredictRequest\x1a\x1b.mpcvote.v1.PredictResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,21 +41,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TRAINPROGRESS']._serialized_start=300
   _globals['_TRAINPROGRESS']._serialized_end=358
   _globals['_MODEL']._serialized_start=361
-  _globals['_MODEL']._serialized_end=772
-  _globals['_MODEL_METRICSENTRY']._serialized_start=726
-  _globals['_MODEL_METRICSENTRY']._serialized_end=772
-  _globals['_LISTMODELSREQUEST']._serialized_start=774
-  _globals['_LISTMODELSREQUEST']._serialized_end=793
-  _globals['_LISTMODELSRESPONSE']._serialized_start=795
-  _globals['_LISTMODELSRESPONSE']._serialized_end=850
-  _globals['_GETMODELREQUEST']._serialized_start=852
-  _globals['_GETMODELREQUEST']._serialized_end=907
-  _globals['_GETMODELRESPONSE']._serialized_start=909
-  _globals['_GETMODELRESPONSE']._serialized_end=988
-  _globals['_PREDICTREQUEST']._serialized_start=990
-  _globals['_PREDICTREQUEST']._serialized_end=1080
-  _globals['_PREDICTRESPONSE']._serialized_start=1082
-  _globals['_PREDICTRESPONSE']._serialized_end=1132
-  _globals['_MODELSERVICE']._serialized_start=1135
-  _globals['_MODELSERVICE']._serialized_end=1433
+  _globals['_MODEL']._serialized_end=835
+  _globals['_MODEL_METRICSENTRY']._serialized_start=789
+  _globals['_MODEL_METRICSENTRY']._serialized_end=835
+  _globals['_LISTMODELSREQUEST']._serialized_start=837
+  _globals['_LISTMODELSREQUEST']._serialized_end=856
+  _globals['_LISTMODELSRESPONSE']._serialized_start=858
+  _globals['_LISTMODELSRESPONSE']._serialized_end=913
+  _globals['_GETMODELREQUEST']._serialized_start=915
+  _globals['_GETMODELREQUEST']._serialized_end=970
+  _globals['_GETMODELRESPONSE']._serialized_start=972
+  _globals['_GETMODELRESPONSE']._serialized_end=1051
+  _globals['_PREDICTREQUEST']._serialized_start=1053
+  _globals['_PREDICTREQUEST']._serialized_end=1143
+  _globals['_PREDICTRESPONSE']._serialized_start=1145
+  _globals['_PREDICTRESPONSE']._serialized_end=1195
+  _globals['_MODELSERVICE']._serialized_start=1198
+  _globals['_MODELSERVICE']._serialized_end=1496
 # @@protoc_insertion_point(module_scope)

@@ -156,12 +156,14 @@ class Model(_message.Message):
     STUDENT_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
     TASK_DIGEST_FIELD_NUMBER: _builtins.int
+    LABELS_EPSILON_AGENT_FIELD_NUMBER: _builtins.int
+    LABELS_EPSILON_INSTANCE_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     labels: _builtins.int
     classes: _builtins.int
     query_dtype: _common_pb2.DType.ValueType
     epsilon_agent: _builtins.float
-    """Spent by the rounds it learnt from, composed."""
+    """Spent by the rounds it learnt from, composed, against whoever may see noisy totals."""
     epsilon_instance: _builtins.float
     delta: _builtins.float
     trained_unix_ms: _builtins.int
@@ -173,6 +175,9 @@ class Model(_message.Message):
     task: _builtins.str
     """Of the rounds that it learnt from; both empty for rounds without a task."""
     task_digest: _builtins.bytes
+    labels_epsilon_agent: _builtins.float
+    """Against those who see labels only: clients, the server, semi-honest parties."""
+    labels_epsilon_instance: _builtins.float
     @_builtins.property
     def round_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -198,10 +203,12 @@ class Model(_message.Message):
         student: _builtins.str = ...,
         task: _builtins.str = ...,
         task_digest: _builtins.bytes = ...,
+        labels_epsilon_agent: _builtins.float = ...,
+        labels_epsilon_instance: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "delta", b"delta", "epsilon_agent", b"epsilon_agent", "epsilon_instance", b"epsilon_instance", "labels", b"labels", "metrics", b"metrics", "query_dtype", b"query_dtype", "query_shape", b"query_shape", "round_ids", b"round_ids", "sha256", b"sha256", "student", b"student", "task", b"task", "task_digest", b"task_digest", "trained_unix_ms", b"trained_unix_ms", "unlabelled", b"unlabelled", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "delta", b"delta", "epsilon_agent", b"epsilon_agent", "epsilon_instance", b"epsilon_instance", "labels", b"labels", "labels_epsilon_agent", b"labels_epsilon_agent", "labels_epsilon_instance", b"labels_epsilon_instance", "metrics", b"metrics", "query_dtype", b"query_dtype", "query_shape", b"query_shape", "round_ids", b"round_ids", "sha256", b"sha256", "student", b"student", "task", b"task", "task_digest", b"task_digest", "trained_unix_ms", b"trained_unix_ms", "unlabelled", b"unlabelled", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

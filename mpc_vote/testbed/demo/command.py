@@ -149,10 +149,10 @@ async def _run_there(
     """With a service that runs already; how much memory it takes is not ours to see."""
     if settings.service is None or settings.certs is None:
         raise CommandError("--service needs the client's --certs")
-    if settings.task != "digits" or settings.bounded:
-        raise CommandError(
-            "a running service has the demo's digits without a task: leave --task and --bounded out"
-        )
+    if settings.task != "digits":
+        raise CommandError("a running service has the demo's digits: leave --task out")
+    if settings.bounded:
+        raise CommandError("a running service has the digits without a bound: leave --bounded out")
     async with AsyncLabelClient(settings.service, settings.certs) as client:
         service = await client.service()
         agents = [agent.agent for agent in service.agents]

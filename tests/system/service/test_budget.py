@@ -125,7 +125,7 @@ async def test_an_agent_answers_as_many_rounds_as_its_budget_allows_and_the_othe
                 "BUDGET_EXHAUSTED: The instance-level privacy budget of agent thrifty",
                 f" of {round_down(limit)} is left",
                 "would bring the spend to ",
-                "(delta 0.001",
+                "(delta 1e-05",
                 "0 queries with this noise would fit",
                 "Ask for fewer queries or more noise.",
             ):
@@ -357,7 +357,7 @@ def _odd(path: Path) -> None:
         (_empty, "holds no ledger yet"),
         (_text, "is no ledger: file is not a database"),
         (_theirs, "is a database, but no ledger"),
-        (_newer, "has schema 99, this version knows up to 3"),
+        (_newer, "has schema 99, this version knows up to 4"),
         (_odd, "can't be read: unknown mechanism 'future_vote'"),
     ],
 )

@@ -17,11 +17,10 @@ _RAW = {
 }
 
 
-def try_out(name: str, voter: Voter, data: Dataset | None, options: VoterOptions) -> None:
-    """Asks for every kind of ballot once, about rows that are made of public things; a `ValueError`
-    says what went wrong, with what."""
+def try_named(name: str, voter: Voter, data: Dataset | None, options: VoterOptions) -> None:
+    """As `try_out`; a `ValueError` says what went wrong, with what, and what it was given."""
     try:
-        _ask(voter, data, options)
+        try_out(voter, data, options)
     except (OSError, ImportError):
         raise
     except Exception as error:
@@ -32,7 +31,8 @@ def try_out(name: str, voter: Voter, data: Dataset | None, options: VoterOptions
         ) from error
 
 
-def _ask(voter: Voter, data: Dataset | None, options: VoterOptions) -> None:
+def try_out(voter: Voter, data: Dataset | None, options: VoterOptions) -> None:
+    """Asks for every kind of ballot once, about rows that are made of public things."""
     rows, classes = example_rows(data, options), classes_of(data, options)
     for kind in voter.kinds:
         votes = np.asarray(voter.vote(rows, kind))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from agent_node.contributions import Contributions
-from mpc_vote.privacy.accountant import Unsupported
 from mpc_vote.privacy.contributions import BoundedRound, Neighbours, record_epsilon
 from mpc_vote.privacy.ledger import Ledger, Spend
 from mpc_vote.privacy.rounding import round_up
@@ -30,10 +29,7 @@ class RecordLoss:
         return record_epsilon(rounds, self._delta, neighbours)
 
     def __str__(self) -> str:
-        try:
-            added, replaced = (round_up(self.epsilon(one)) for one in Neighbours)
-        except Unsupported as error:
-            return f"what a single record has lost is not known: {error}"
+        added, replaced = (round_up(self.epsilon(one)) for one in Neighbours)
         return (
             f"a single record has lost at most epsilon {added} (added or removed) or {replaced} "
             f"(replaced) in all rounds so far, at delta {self._delta:g}"

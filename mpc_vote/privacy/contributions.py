@@ -19,24 +19,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum, StrEnum
+from enum import Enum
 
 import numpy as np
 
-from mpc_vote.privacy.accountant import Unsupported, check_delta, gaussian_exact_epsilon
-from mpc_vote.privacy.certificates import LEAST_SLACK, Certificate, certify
-from mpc_vote.privacy.coins import CoinLaw
-from mpc_vote.privacy.gdp import skellam_law, skellam_slack, unit_mu
-from mpc_vote.privacy.label_steps import Seen
+from mpc_vote.privacy.accountant import check_delta, gaussian_exact_epsilon
+from mpc_vote.privacy.certificates import Certificate
+from mpc_vote.privacy.charging import Against, account_against, steps
 from mpc_vote.privacy.loss_filter import SLACK_SHARE
-from mpc_vote.privacy.mechanisms import CoinVote, GaussianVote, Mechanism, SkellamVote, one_query
+from mpc_vote.privacy.mechanisms import Level, Mechanism, one_query
 from mpc_vote.privacy.profiles import FloatArray
 
 _ROUND_UP = 1 + 2.0**-40
-
-
-class _Unhidden(Exception):
-    """Noise that does not hide what a record moves."""
 
 
 class Neighbours(Enum):
@@ -47,22 +41,12 @@ class Neighbours(Enum):
     REPLACE = 2
 
 
-class Watched(StrEnum):
-    """What the adversary sees of a query."""
-
-    TOTALS = "totals"
-    LABELS = "labels"
-
-
 @dataclass(frozen=True)
 class BoundedRound:
     """What a round released, and its task's bound on a record's contributions, if it has one."""
 
     mechanism: Mechanism
     bound: int | None = None
-    flips: bool = False
-    """Whether a record moves a vote from one class to another and nothing else, and labels are the
-    argmax: one-hot and count ballots. Only then labels have a figure below that of the totals."""
 
 
 @dataclass(frozen=True)
@@ -90,104 +74,44 @@ def record_epsilon(
     rounds: Sequence[BoundedRound],
     delta: float,
     neighbours: Neighbours,
-    watched: Watched = Watched.TOTALS,
+    against: Against = Against.TOTALS,
 ) -> float:
-    """What a record loses in these rounds, in this order, at most.
-
-    `Unsupported` where a round has no figure of this kind. Labels take some seconds for each law of
-    noise, once.
-    """
+    """What a record loses in these rounds, in this order, at most; infinite if one of them has no
+    bound on what it loses."""
     check_delta(delta)
     most = max((one.bound for one in rounds if one.bound is not None), default=0)
-    queries = [_queries(one.mechanism) for one in rounds]
+    queries = [one.mechanism.queries for one in rounds]
     bounded = sum(n for n, one in zip(queries, rounds, strict=True) if one.bound is not None)
     charged = min(bounded, neighbours.value * most)
     unbounded = sum(queries) - bounded
     if charged + unbounded == 0:
         return 0.0
-    slack = delta * SLACK_SHARE / (charged + unbounded)
-    try:
-        costs = [_cost(one, watched, slack) for one in rounds]
-    except _Unhidden:
-        return math.inf
+    costs = []
+    for one in rounds:
+        cost = _cost(one.mechanism, account_against(against, delta))
+        if cost is None:
+            return math.inf
+        costs.append(cost)
     needed = np.zeros(charged + 1)
-    spent = charged * max(
+    slack = charged * max(
         (cost.slack for cost, one in zip(costs, rounds, strict=True) if one.bound is not None),
         default=0.0,
     )
     for one, number, cost in reversed(list(zip(rounds, queries, costs, strict=True))):
         if one.bound is None:
-            spent += number * cost.slack
+            slack += number * cost.slack
             for _ in range(number):
                 needed = cost.before(needed)
             continue
         # After as many queries as there are contributions left nothing changes any more.
         for _ in range(min(number, charged)):
             needed[1:] = np.maximum(needed[1:], cost.before(needed[:-1]))
-    left = math.nextafter(delta - spent * _ROUND_UP, -math.inf)
-    if left < delta / 2:
+    if slack * _ROUND_UP > delta * SLACK_SHARE:
         return math.inf
-    return gaussian_exact_epsilon(math.sqrt(float(needed[-1])), left)
+    return gaussian_exact_epsilon(math.sqrt(float(needed[-1])), delta * (1 - SLACK_SHARE))
 
 
-def _queries(mechanism: Mechanism) -> int:
-    if not isinstance(mechanism, SkellamVote | CoinVote | GaussianVote):
-        raise Unsupported(f"no figure for a single record is known of a {mechanism.kind}")
-    return mechanism.queries
-
-
-def _cost(given: BoundedRound, watched: Watched, slack: float) -> _Cost:
-    """Of one query; by the totals where labels have no figure of their own, as they show less."""
-    one = one_query(given.mechanism)
-    if watched is Watched.LABELS and given.flips and (cost := _label_cost(one, slack)) is not None:
-        return cost
-    match one:
-        case GaussianVote():
-            mu = math.sqrt(one.instance.l2_squared / one.variance)
-            return _Cost(Certificate.of_mu(mu), 1)
-        case SkellamVote():
-            cells, step = _shape(one)
-            mu = math.sqrt(one.instance.l2_squared) * unit_mu(one.variance)
-            escaped = cells * skellam_slack(one.variance, step)
-            if escaped >= 1:
-                raise _Unhidden
-            return _Cost(Certificate.of_mu(mu, escaped), 1)
-        case CoinVote():
-            cells, step = _shape(one)
-            if step != one.unit:
-                raise Unsupported("coins have a figure for a single record where it moves one vote")
-            law = CoinLaw(one.levels).probabilities()
-            try:
-                certificate = certify(Seen.TOTALS, law, step, _power_of_two(slack / cells))
-            except ValueError as error:
-                raise _Unhidden from error
-            return _Cost(certificate, cells)
-    raise Unsupported(f"no figure for a single record is known of a {one.kind}")
-
-
-def _label_cost(one: Mechanism, slack: float) -> _Cost | None:
-    """Where noise is of one finite law, and not too fine."""
-    if not isinstance(one, SkellamVote | CoinVote) or one.instance.cells != 2:
-        return None
-    law = (
-        skellam_law(one.variance)
-        if isinstance(one, SkellamVote)
-        else CoinLaw(one.levels).probabilities()
-    )
-    _, step = _shape(one)
-    try:
-        return _Cost(certify(Seen.FLIP, law, step, _power_of_two(slack)), 1)
-    except ValueError:
-        return None
-
-
-def _shape(one: SkellamVote | CoinVote) -> tuple[int, int]:
-    """How many cells move, and by how much at most."""
-    if one.instance.cells is None or one.instance.step is None:
-        raise Unsupported("no figure for a single record is known where any cells may move")
-    return one.instance.cells, one.instance.step
-
-
-def _power_of_two(at_most: float) -> float:
-    """So that few slacks, and few certificates, are in use."""
-    return max(LEAST_SLACK, 2.0 ** math.floor(math.log2(at_most)))
+def _cost(mechanism: Mechanism, against: Against) -> _Cost | None:
+    """Of one query; None if it has no bound."""
+    run = steps(one_query(mechanism), Level.INSTANCE, against)
+    return None if run is None else _Cost(*run)

@@ -130,7 +130,9 @@ class NumberColumn:
     kind: ClassVar[str] = "number"
     width: ClassVar[int] = 2
 
-    def encode(self, values: Sequence[float | None]) -> npt.NDArray[np.float32]:
+    def encode(
+        self, values: Sequence[float | None] | npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.float32]:
         """(rows, 2); None and NaN are missing."""
         found = np.array([math.nan if value is None else value for value in values], dtype=float)
         there = ~np.isnan(found)

@@ -126,7 +126,8 @@ def _serving(name: str, task: Task, votes: Callable[[Any], Any]) -> Serving:
             f"{task.vote.ballot.name}: write another ballot into the task"
         )
     try:
-        try_out("function", voter, None, options)
-    except (ValueError, OSError, ImportError) as error:
-        raise CommandError(f"agent {name}: {error}") from error
+        try_out(voter, None, options)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise CommandError(f"agent {name}: its function can't vote: {why}") from error
     return Serving(agreement.offer_of(task), voter, "function", task)

@@ -67,7 +67,7 @@ def table_records(sheet: Sheet, schema: TableInput) -> Records:
             raise ValueError(f"{sheet.path}: column {column.name!r}: {error}") from error
     known = {schema.label, schema.identifier, *names, *schema.ignored}
     return Records(
-rows,
+        rows,
         _texts(sheet, schema.label),
         sheet.lines,
         {row: "; ".join(why) for row, why in bad.items()} | dict(sheet.bad),

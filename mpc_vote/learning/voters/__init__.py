@@ -142,7 +142,7 @@ def is_foreign(name: str) -> bool:
 def make_voter(name: str, data: Dataset | None, options: VoterOptions) -> Voter:
     """The voter of this name for an agent's data, in this process; it was tried once."""
     from mpc_vote.learning.voters import function
-    from mpc_vote.learning.voters.trial import try_out
+    from mpc_vote.learning.voters.trial import try_named
 
     loaded: Any = plugins.load(GROUP, OWN, name)
     try:
@@ -152,7 +152,7 @@ def make_voter(name: str, data: Dataset | None, options: VoterOptions) -> Voter:
             voter = loaded(data, options)
         if not voter.kinds or not all(kind in BALLOTS for kind in voter.kinds):
             raise ValueError(f"the voter {name} names no kinds of ballots but {voter.kinds!r}")
-        try_out(name, voter, data, options)
+        try_named(name, voter, data, options)
         return voter
     except (ValueError, OSError, ImportError):
         raise

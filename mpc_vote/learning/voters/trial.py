@@ -20,32 +20,36 @@ _RAW = {
 }
 
 
-def try_out(name: str, voter: Voter, data: Dataset | None, options: VoterOptions) -> None:
-    """Asks for every kind of ballot, about rows that are made of public things: usual ones, those
-    that lack what a client's rows may lack, and both together. A `ValueError` says what went wrong,
-    with what."""
-    rows, classes = example_rows(data, options), classes_of(data, options)
-    what = f"{name} with the model {options.model}" if options.model else name
+def try_named(name: str, voter: Voter, data: Dataset | None, options: VoterOptions) -> None:
+    """As `try_out`; a `ValueError` says what went wrong, with what, and what it was given."""
     try:
-        _ask(voter, rows, classes)
+        try_out(voter, data, options)
     except (OSError, ImportError):
         raise
     except Exception as error:  # of whatever the voter is made of
+        what = f"{name} with the model {options.model}" if options.model else name
         why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         raise ValueError(
             f"the voter {what} failed on {EXAMPLES} example rows: {why}{_seen(name, options)}"
         ) from error
+
+
+def try_out(voter: Voter, data: Dataset | None, options: VoterOptions) -> None:
+    """Asks for every kind of ballot, about rows that are made of public things: usual ones, those
+    that lack what a client's rows may lack, and both together."""
+    rows, classes = example_rows(data, options), classes_of(data, options)
+    _ask(voter, rows, classes)
     odd = None if options.task is None else odd_rows(options.task)
     if odd is None:
         return
-    lacking, lack = odd
+    lacking, what = odd
     try:
         _ask(voter, lacking, classes)
         _ask(voter, np.concatenate([rows, lacking]), classes)
     except Exception as error:
         raise ValueError(
-            f"the voter {what} votes, but not where {lack}, and any query may be so: let it fill "
-            f"in what is missing, as an imputer does, or abstain ({type(error).__name__}: {error})"
+            f"it votes, but not where {what}, and any query may be so: let it fill in what is "
+            f"missing, as an imputer does, or abstain ({type(error).__name__}: {error})"
         ) from error
 
 

@@ -20,5 +20,5 @@ def test_an_answer_without_a_spec_names_no_engine() -> None:
     result = LabelResult("r", np.zeros(1, np.int64), cost, 3, {}, (), None)
     shown = io.StringIO()
     _show(Console(file=shown, width=200), result, Path("labels.npy"))
-    assert "secure argmax         4 rounds" in shown.getvalue()
+    assert "secure argmax          4 rounds, 0 bytes" in shown.getvalue()
     assert figures(result)["engine"] is None

@@ -285,9 +285,12 @@ def _advance(bars: Any, tasks: dict[str, Any], names: dict[str, str], event: Pro
     bars.update(tasks[event.stage], completed=event.done, total=event.total, detail=event.detail)
 
 
-def engine_name(result: LabelResult) -> str:
-    """The engine that the round was counted with."""
-    kind = None if result.spec is None else ENGINES.by_code(result.spec.engine)
+def engine_name(result: LabelResult) -> str | None:
+    """The engine that the round was counted with; None where the answer, as one to a request that
+    was asked before, does not say."""
+    if result.spec is None:
+        return None
+    kind = ENGINES.by_code(result.spec.engine)
     return "an engine unknown here" if kind is None else kind.name
 
 
@@ -364,9 +367,10 @@ def _show(out: Console, result: LabelResult, path: Path) -> None:
         f"{round_up(cost.total_epsilon_instance)} instance level",
     )
     table.add_row("  by labels", by_labels(cost, "total_"))
+    engine = engine_name(result)
     table.add_row(
         "secure argmax",
-        f"{engine_name(result)}, {cost.mpc_rounds} rounds, "
+        f"{'' if engine is None else f'{engine}, '}{cost.mpc_rounds} rounds, "
         f"{cost.mpc_bytes_per_party:,} bytes per party, "
         f"{cost.mpc_seconds:.2f} s, {1000 * cost.mpc_round_trip_seconds:.1f} ms between parties",
     )

@@ -105,8 +105,10 @@ def _parsed(path: Path, file: TextIO, delimiter: str) -> Sheet:
             bad[len(lines)] = broken
         elif len(cells) != len(header):
             bad[len(lines)] = f"it has {len(cells)} cells, the header {len(header)}"
+            # Nothing is lost where the row is written again.
+            cells[len(header) - 1 :] = [delimiter.join(cells[len(header) - 1 :])]
         lines.append(line)
-        held.append((cells + [""] * len(header))[: len(header)])
+        held.append(cells + [""] * (len(header) - len(cells)))
         size += sum(map(len, held[-1])) + len(header)
         if size >= _HELD:
             batches.append(_batch(held, schema, room))

@@ -63,14 +63,16 @@ def _free(sheet: Sheet, wanted: str) -> str:
 
 def _write(out: Path, sheet: Sheet, column: str, names: Mapping[Line, str | None]) -> None:
     labels = [names.get(line) for line in sheet.lines]
+    kept = sheet.quoted and out.suffix.lower() == ".tsv"
+    table = sheet.table if kept or not sheet.quoted else _unquoted(sheet.table)
     if out.suffix.lower() == ".parquet":
-        _write_parquet(out, sheet.table, column, labels)
+        _write_parquet(out, table, column, labels)
         return
-    cells = [one.to_pylist() for one in sheet.table.columns]
+    cells = [one.to_pylist() for one in table.columns]
     with out.open("w", encoding="utf-8", newline="") as file:
         if out.suffix.lower() == ".csv":
             writer = csv.writer(file, delimiter=sheet.delimiter, lineterminator="\n")
-        elif sheet.quoted:  # what was between tabs is written as it was
+        elif kept:  # what was between tabs is written as it was
             writer = csv.writer(
                 file, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE, quotechar=None
             )
@@ -78,6 +80,17 @@ def _write(out: Path, sheet: Sheet, column: str, names: Mapping[Line, str | None
             writer = csv.writer(file, delimiter="\t", lineterminator="\n")
         writer.writerow([*sheet.table.column_names, column])
         writer.writerows(zip(*cells, labels, strict=True))
+
+
+def _unquoted(table: pa.Table) -> pa.Table:
+    """Cells of a TSV file as they are meant, for a format with quotes of its own, or none."""
+    import pyarrow as pa
+
+    from mpc_vote.data.readers.cells import unquoted
+
+    columns = [[unquoted(cell) for cell in one.to_pylist()] for one in table.columns]
+    arrays = [pa.array(column, pa.string()) for column in columns]
+    return pa.table(arrays, names=table.column_names)
 
 
 def _write_parquet(out: Path, table: pa.Table, column: str, labels: list[str | None]) -> None:

@@ -55,7 +55,7 @@ def table_records(sheet: Sheet, schema: TableInput) -> Records:
         try:
             if isinstance(column, NumberColumn):
                 found, wrong = cells.numbers(unquoted(sheet, given))
-                place[:] = column.encode(found)
+                place[:] = column.encode(found.tolist())
                 for row, why in wrong.items():
                     bad.setdefault(row, []).append(f"{column.name} {why}")
             else:

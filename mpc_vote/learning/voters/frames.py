@@ -86,11 +86,14 @@ def receive(
         or sum(sizes) != size - text
     ):
         raise FrameError("a message came with arrays of another size than it says")
-    arrays = [
-        np.frombuffer(_exactly(line, length, deadline), dtype).reshape(shape)
-        for length, dtype, shape in zip(sizes, dtypes, shapes, strict=True)
-    ]
-    return header, arrays
+    contents = [_exactly(line, length, deadline) for length in sizes]
+    try:
+        return header, [
+            np.frombuffer(content, dtype).reshape(shape)
+            for content, dtype, shape in zip(contents, dtypes, shapes, strict=True)
+        ]
+    except ValueError as error:  # of sides or dimensions that numpy can't have
+        raise FrameError("a message came with arrays of no shape") from error
 
 
 def _bytes(array: Array) -> memoryview:

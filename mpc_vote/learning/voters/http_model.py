@@ -10,6 +10,7 @@ from __future__ import annotations
 import http.client
 import ipaddress
 import json
+import math
 import re
 import ssl
 import urllib.parse
@@ -25,7 +26,8 @@ from mpc_vote.learning.voters.questions import Question
 from mpc_vote.learning.voters.tensor_inputs import Array, Tensor, batch_of, fitting, in_parts
 
 _SECONDS = 60.0
-"""For one answer; an agent waits for all of them till its round's deadline."""
+"""For a connection, and for each piece of an answer; an agent waits for all of them till its
+round's deadline."""
 
 _PATH = re.compile(r"(/[\w.~%-]+)*/v2/models/[\w.~%-]+(/versions/[\w.~%-]+)?")
 _EXAMPLE = "http://localhost:8000/v2/models/NAME"
@@ -183,10 +185,10 @@ def _tensor(one: Mapping[str, Any]) -> Tensor:
 
 def _data(array: Array) -> list[Any]:
     """As JSON has it, with null for a number that is missing: there is no NaN."""
-    flat = array.reshape(-1)
-    if flat.dtype.kind == "f":
-        flat = np.where(np.isnan(flat), None, flat.astype(np.object_))
-    return flat.tolist()
+    numbers: list[Any] = array.reshape(-1).tolist()
+    if array.dtype.kind == "f":
+        return [None if math.isnan(number) else number for number in numbers]
+    return numbers
 
 
 def _datatype(tensor: Tensor) -> str:
@@ -213,7 +215,16 @@ def _array(one: Mapping[str, Any], rows: int) -> Array:
     """A tensor of an answer, whose data may be nested or flat."""
     shape, datatype = _tensor(one).shape, one.get("datatype")
     try:
-        found: Array = np.array(one.get("data"), dtype=_DTYPES[str(datatype)])
+        given = np.array(one.get("data"))
+        found: Array = given.astype(_DTYPES[str(datatype)])
+        if found.dtype.kind in "iub" and not (
+            given.dtype.kind in ("b" if found.dtype.kind == "b" else "iu")
+            and np.array_equal(found, given)
+        ):
+            raise ValueError("its data are not of its type")  # 0.9 is no label
         return found.reshape(tuple(side or 0 for side in shape))
     except (ValueError, TypeError, OverflowError) as error:
-        raise ValueError(f"the output {one.get('name')!r} is not of the shape {shape}") from error
+        says = f"{datatype} {shape}"
+        raise ValueError(
+            f"the output {one.get('name')!r} is not of the shape or type that it says: {says}"
+        ) from error

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -100,7 +101,7 @@ class IsolatedVoter:
         try:
             header, _ = receive(child.line, _WORDS, Deadline(_SEND_SECONDS))
             _raise_refusal(header)
-            made = tuple(BALLOTS.by_name(name) for name in header["kinds"]), int(header["k"])
+            made = _ballots(header)
             if self.kinds and made != (self.kinds, self.k):
                 raise VoterError("it casts other ballots since it was started again")
             self.kinds, self.k = made
@@ -206,6 +207,7 @@ class _Child:
 
     def kill(self) -> None:
         self.process.terminate()  # its keeper, which ends all that it started itself
+        self.process.send_signal(signal.SIGCONT)  # it may have been stopped
         try:
             self.process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -224,6 +226,14 @@ def _environment() -> dict[str, str]:
     }
     places = os.pathsep.join(place or os.getcwd() for place in sys.path)
     return {**kept, "PYTHONPATH": places, PARENT_VARIABLE: str(os.getpid())}
+
+
+def _ballots(header: dict[str, Any]) -> tuple[tuple[BallotKind, ...], int]:
+    """What the process says that it casts."""
+    try:
+        return tuple(BALLOTS.by_name(name) for name in header["kinds"]), int(header["k"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise FrameError("it does not say which ballots it casts") from error
 
 
 def _raise_refusal(header: dict[str, Any]) -> None:

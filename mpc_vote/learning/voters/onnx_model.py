@@ -116,4 +116,5 @@ def _likeliest(found: list[dict[Any, float]], classes: tuple[str, ...]) -> Array
     scores = np.array([[named[names[place]] for place in order] for named in found])
     if np.isnan(scores).any():
         raise FaultyAnswer(Fault.NAN, "scores hold NaN: repair the model before it votes")
-    return np.array(names)[order][np.argmax(scores, axis=1)]
+    likeliest: Array = np.array(names)[order[np.argmax(scores, axis=1)]]
+    return likeliest

@@ -52,12 +52,18 @@ def test_what_was_written_can_be_read_as_labelled_data(tmp_path: Path) -> None:
         assert np.array_equal(found.x, inputs.rows)
 
 
-def test_a_row_that_is_not_whole_does_not_push_a_cell_under_the_label(tmp_path: Path) -> None:
-    path = written(tmp_path / "in.csv", "age,sex,ward\n1,Male,1,yes\n2,Male,1\n3\n")
+def test_a_row_that_is_not_whole_loses_nothing_and_has_no_label(tmp_path: Path) -> None:
+    path = written(tmp_path / "in.csv", 'age,sex,ward\n1,Male,1,yes\n2,Male,1\n3\n"4"x,F,1\n')
     inputs = read_inputs(path, TABLE, bad_rows="skip")
     write_labelled(tmp_path / "out.csv", inputs, ["no"])
     lines = (tmp_path / "out.csv").read_text().splitlines()
-    assert lines == ["age,sex,ward,died", "1,Male,1,", "2,Male,1,no", "3,,,"]
+    assert lines == [
+        "age,sex,ward,died",
+        '1,Male,"1,yes",',
+        "2,Male,1,no",
+        "3,,,",
+        '"""4""x,F,1",,,',
+    ]
 
 
 def test_a_tsv_keeps_its_quotes_as_they_were(tmp_path: Path) -> None:
@@ -65,6 +71,18 @@ def test_a_tsv_keeps_its_quotes_as_they_were(tmp_path: Path) -> None:
     write_labelled(tmp_path / "out.tsv", read_inputs(path, TEXT), ["ham", "spam"])
     text = (tmp_path / "out.tsv").read_text()
     assert text == 'SMS\tx\tLabel\n"a" b"\t"1"\tham\n5"\t""\tspam\n'
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_quotes_around_a_tsvs_cells_are_taken_off_for_other_formats(
+    ending: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "in.tsv", 'SMS\t"x, y"\n"said ""hi"""\t5"\n')
+    out = tmp_path / f"out.{ending}"
+    write_labelled(out, read_inputs(path, TEXT), ["ham"])
+    assert read_sheet(out).table.to_pylist() == [
+        {"SMS": 'said "hi"', '"x, y"': '5"', "Label": "ham"}
+    ]
 
 
 def test_a_parquet_file_keeps_its_types(tmp_path: Path) -> None:

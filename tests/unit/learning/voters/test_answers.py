@@ -82,7 +82,8 @@ def test_what_a_label_means_does_not_depend_on_the_others_of_its_batch(
 ) -> None:
     def meaning(batch: list[Any]) -> list[int] | None:
         try:
-            return labels(np.array(batch, dtype=kind), len(batch), classes).tolist()
+            places: list[int] = labels(np.array(batch, dtype=kind), len(batch), classes).tolist()
+            return places
         except FaultyAnswer:
             return None
 

@@ -161,6 +161,14 @@ def test_tensors_that_make_no_sense_are_refused(override: Any) -> None:
         voter(url)
 
 
+@pytest.mark.parametrize("data", [[0.9, 1.9], [True, False], [2**70, 1], [300, 1], [None, 1]])
+def test_labels_that_are_not_of_their_type_are_refused(data: list[Any]) -> None:
+    outputs = [{"name": "scores", "datatype": "UINT8", "shape": [-1]}]
+    model = scorer(outputs=outputs, override=answered([2], data, "UINT8"))
+    with serving(model) as url, pytest.raises(ValueError, match="is not of the shape or type"):
+        voter(url)
+
+
 @pytest.mark.parametrize(
     ("url", "why"),
     [

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -15,7 +19,8 @@ import psutil
 import pytest
 
 from mpc_vote.data.dataset import Dataset
-from mpc_vote.learning.voters import VoterOptions
+from mpc_vote.learning.voters import VoterOptions, isolated
+from mpc_vote.learning.voters.frames import Deadline, FrameError, receive
 from mpc_vote.learning.voters.isolated import IsolatedVoter, VoterError
 from mpc_vote.voting.ballots import KNN_COUNT, ONE_HOT
 
@@ -68,6 +73,26 @@ def test_one_that_is_late_is_killed_and_another_takes_its_place(
     assert not psutil.pid_exists(first)
     assert voter.vote(0 * QUERIES, ONE_HOT).tolist() == [0, 0]
     assert pid_of(voter) != first
+
+
+@pytest.mark.parametrize("shape", [[0, 2**62, 2**62], [0, *[1] * 99]])
+def test_arrays_that_numpy_can_not_have_are_no_message(shape: list[int]) -> None:
+    text = json.dumps({"arrays": [{"dtype": "<i8", "shape": shape}]}).encode()
+    here, there = socket.socketpair()
+    with here, there:
+        there.sendall(struct.pack("<QI", len(text), len(text)) + text)
+        with pytest.raises(FrameError, match="arrays of no shape"):
+            receive(here, 1 << 16, Deadline(5.0))
+
+
+@pytest.mark.timeout(30)
+def test_a_keeper_that_was_stopped_ends_too(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    voter = started("sign")
+    monkeypatch.setattr(isolated, "_END_SECONDS", None)  # and is not killed instead
+    os.kill(pid_of(voter), signal.SIGSTOP)
+    voter.close()
 
 
 @pytest.mark.parametrize(("name", "how"), [("leaves", "code 7"), ("segfaults", "signal 11")])
@@ -246,7 +271,8 @@ def test_a_voter_dies_with_its_agent_however_that_ends(busy: bool) -> None:
     code = f"""
 import os, threading, numpy as np
 from tests.unit.learning.voters.test_isolated import DATA, PLUGINS, QUERIES
-from mpc_vote.learning.voters import VoterOptions
+from mpc_vote.learning.voters import VoterOptions, isolated
+from mpc_vote.learning.voters.frames import Deadline, FrameError, receive
 from mpc_vote.learning.voters.isolated import IsolatedVoter
 from mpc_vote.voting.ballots import ONE_HOT
 voter = IsolatedVoter(f"{{PLUGINS}}:stuck", DATA, VoterOptions())

@@ -125,13 +125,14 @@ def cells(
     federation: Federation,
     choices: Sequence[tuple[int, float]],
     agreements: Sequence[float],
+    levels: Sequence[Level] = tuple(Level),
 ) -> list[Cell]:
-    """All choices of queries and sigma."""
+    """All choices of queries and sigma, with the epsilons at these levels."""
     return [
         Cell(
             queries,
             sigma,
-            {level: federation.epsilon(sigma, queries, level) for level in Level},
+            {level: federation.epsilon(sigma, queries, level) for level in levels},
             tuple(federation.forecast(sigma, agreement) for agreement in agreements),
         )
         for queries, sigma in choices

@@ -64,7 +64,8 @@ def _line(
     """From the noise of the least epsilon shown to that of the largest."""
     most, least = (_sigma(federation, queries, epsilon, level) for epsilon in _EPSILONS)
     sigmas = np.clip(np.geomspace(least, most, _POINTS), least, most)
-    return cells(federation, [(queries, float(sigma)) for sigma in sigmas], agreements)
+    points = [(queries, float(sigma)) for sigma in sigmas]
+    return cells(federation, points, agreements, (level,))
 
 
 def _sigma(federation: Federation, queries: int, epsilon: float, level: Level) -> float:

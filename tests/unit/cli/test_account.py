@@ -48,7 +48,7 @@ VECTORS = {
 def account(capsys: pytest.CaptureFixture[str]) -> Account:
     def run(*arguments: str) -> dict[str, Any]:
         delta = () if "paper" in arguments else ("--delta=1e-3",)
-        assert cli.main(["account", *arguments, *delta, "--json"]) == 0
+        assert cli.main(["account", *delta, *arguments, "--json"]) == 0
         figures: dict[str, Any] = json.loads(capsys.readouterr().out)
         return figures
 

@@ -29,40 +29,32 @@ def votes(queries: int, sigma: float) -> SkellamVote:
     return charge(KNN_COUNT, queries=queries, variance=sigma**2, fraction_bits=0, ks=(50,))
 
 
+COINS = committee_charge(KNN_COUNT, queries=500, sigma=40.0, ks=(50,))
+
+
 def told(mechanism: Mechanism, bound: int, neighbours: Neighbours, **kind: object) -> float:
     return record_epsilon([BoundedRound(mechanism, bound)], DELTA, neighbours, **kind)  # type: ignore[arg-type]
 
 
 def test_the_demos_record_loses_less_than_half_of_what_its_round_does() -> None:
     """500 queries, sigma 40, at most 60 of them: by the totals."""
-    assert told(votes(500, 40), 60, ADDED) == pytest.approx(0.6606, abs=0.0005)
-    assert told(votes(500, 40), 60, REPLACED) == pytest.approx(0.998, abs=0.0008)
+    assert told(votes(500, 40), 60, ADDED) == pytest.approx(0.6607, abs=0.0005)
+    assert told(votes(500, 40), 60, REPLACED) == pytest.approx(0.9978, abs=0.0005)
     worst = record_epsilon([BoundedRound(votes(500, 40))], DELTA, ADDED)
-    assert worst == pytest.approx(2.353, abs=0.001)
+    assert worst == pytest.approx(2.354, abs=0.001)
 
 
 def test_under_the_committees_coins_it_is_nearly_the_same() -> None:
-    coins = committee_charge(KNN_COUNT, queries=500, sigma=40.0, ks=(50,))
-    assert told(coins, 60, ADDED) == pytest.approx(0.661, abs=0.001)
-    assert told(coins, 60, REPLACED) == pytest.approx(0.998, abs=0.001)
+    assert told(COINS, 60, ADDED) == pytest.approx(0.6656, abs=0.001)
+    assert told(COINS, 60, REPLACED) == pytest.approx(1.0023, abs=0.001)
 
 
 def test_those_who_see_labels_learn_less() -> None:
-    for mechanism in (
-        votes(500, 40),
-        committee_charge(KNN_COUNT, queries=500, sigma=40.0, ks=(50,)),
-    ):
-        added = told(mechanism, 60, ADDED, against=Against.LABELS)
-        assert added == pytest.approx(0.522, abs=0.002)
-        replaced = told(mechanism, 60, REPLACED, against=Against.LABELS)
-        assert replaced == pytest.approx(0.782, abs=0.002)
+    assert told(COINS, 60, ADDED, against=Against.LABELS) == pytest.approx(0.5379, abs=0.001)
+    assert told(COINS, 60, REPLACED, against=Against.LABELS) == pytest.approx(0.7960, abs=0.001)
 
 
-def test_labels_have_a_figure_of_their_own_where_a_record_moves_one_whole_vote() -> None:
-    few = votes(9, 3)
-    by_labels = record_epsilon([BoundedRound(few, 9)], DELTA, ADDED, Against.LABELS)
-    by_totals = record_epsilon([BoundedRound(few, 9)], DELTA, ADDED)
-    assert by_labels < 0.9 * by_totals
+def test_where_labels_have_no_certificate_they_are_charged_as_totals() -> None:
     frequency = charge(KNN_FREQUENCY, queries=9, variance=36.0, fraction_bits=3, ks=(5,))
     rest = [BoundedRound(frequency, 9)]
     assert record_epsilon(rest, DELTA, ADDED, Against.LABELS) == record_epsilon(rest, DELTA, ADDED)
@@ -79,7 +71,7 @@ def test_a_bound_beyond_all_queries_changes_nothing_and_none_at_all_counts_them_
 
 
 def gaussian(*squares: float) -> float:
-    return gaussian_exact_epsilon(math.sqrt(2 * sum(squares)), DELTA)
+    return gaussian_exact_epsilon(math.sqrt(2 * sum(squares)), DELTA * (1 - SLACK_SHARE))
 
 
 def test_the_dearest_queries_of_all_rounds_count_whenever_they_were_asked() -> None:

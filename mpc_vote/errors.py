@@ -259,7 +259,7 @@ class ErrorKind(enum.Enum):
     )
     COMMITTEE_DISAGREES = (
         grpc.StatusCode.ABORTED,
-        "The parties of round {round} do not agree ({why}). Nothing was opened: ask again.",
+        "The parties of round {round} do not agree ({why}). It gave no labels: ask again.",
     )
     ENDED_BY = (
         grpc.StatusCode.ABORTED,

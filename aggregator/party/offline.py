@@ -4,7 +4,7 @@ It is dealt for the round, or taken from the stock, in which case the parties fi
 session of the round, on one item that all of them hold: rank 0 names one, everybody says what
 stands for the copy that was drawn then, and everybody echoes what it has heard. An item that is
 named is out of the stock of whoever hears its name, whatever comes of it. Where one party lacks it,
-all have preprocessing dealt for the round. Where echoes differ the round ends, and nobody is
+or is not done with it in half the time that peers wait, all have preprocessing dealt for the round. Where echoes differ the round ends, and nobody is
 blamed.
 
 After each round that was counted the parties make an item of the same plan, unless one of them has
@@ -100,12 +100,14 @@ class OfflinePhase:
         if stock is None:
             return None
         item = stock.take(owner, plan) if rank == 0 else None
+        # Whoever has its part sooner waits for the others' answers: that must not end its patience.
+        patience = self._committee.exchange_seconds / 2
         try:
             async with self._joined(f"{spec.round_id}.stock", stock_context(spec)) as channel:
                 named = await self._exchange(channel, NOTHING if item is None else item.key)
                 if rank > 0:
                     item = stock.take_named(named[0], owner, plan)
-                dealt = None if item is None else await item.dealt()
+                dealt = None if item is None else await item.dealt(patience)
                 mine = NOTHING if dealt is None else dealt.drawn.context
                 told = await self._exchange(channel, mine)
                 heard = hashlib.sha256(b"".join(told)).digest()

@@ -56,11 +56,12 @@ class StockItem:
         """Bytes that it is counted with, alike at all parties: those of the last."""
         return footprint(self.plan)
 
-    async def dealt(self) -> Dealt | None:
-        """What was dealt, once it is; nothing if that failed."""
-        await asyncio.wait([self.making])
-        failed = self.making.cancelled() or self.making.exception() is not None
-        return None if failed else self.making.result()
+    async def dealt(self, seconds: float) -> Dealt | None:
+        """What was dealt, once it is; nothing if that failed or takes longer."""
+        done, _ = await asyncio.wait([self.making], timeout=seconds)
+        if not done or self.making.cancelled() or self.making.exception() is not None:
+            return None
+        return self.making.result()
 
     def end(self) -> None:
         """Leaves it, if it is still under way."""

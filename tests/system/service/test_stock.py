@@ -249,6 +249,28 @@ async def test_an_item_that_is_still_being_dealt_is_waited_for(
     assert spec.round_id not in service.sessions
 
 
+async def test_an_item_that_takes_long_is_not_waited_for_and_its_round_is_dealt_for(
+    certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last party collects what the others are done with: they must not give up on it."""
+
+    async def never(*given: Any) -> Any:
+        await asyncio.Event().wait()
+
+    async with stocked_committee(certificates, tmp_path, patience=4.0) as service:
+        with monkeypatch.context() as patched:
+            patched.setattr(offline, "collect", never)
+            await service.counted()
+
+            async def done_but_for_one() -> bool:
+                items = [item for name in TRIO for item in service.stock(name)._items]
+                return sorted(item.making.done() for item in items) == [False, True, True]
+
+            await until(done_but_for_one, "an item is made but for its corrections", step=0.01)
+            spec = await service.counted()
+        assert spec.round_id in service.sessions and not service.marks
+
+
 def telling(
     monkeypatch: pytest.MonkeyPatch, liar: int, lied_to: int, turn: int, lie: bytes
 ) -> None:

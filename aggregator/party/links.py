@@ -4,8 +4,8 @@ The party of lower rank dials (`LinkPool`), the other answers (`LinkServer`). Ei
 the other's certificate who it is, refuses who is not of the committee, and ends links whose peer's
 certificate has expired or been revoked since. A party whose own certificate was replaced dials with
 the new one from then on, and asks peers that dialled it before for new links. What a peer can have
-this party keep is bounded: links, the hello that waits on each, and how long it waits. A caller that
-is refused keeps a descriptor for two seconds more, to be told why.
+this party keep is bounded: links, the hello that waits on each, and how long it waits. A caller
+that is refused keeps a descriptor for two seconds more, to be told why.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ It is dealt for the round, or taken from the stock, in which case the parties fi
 session of the round, on one item that all of them hold: rank 0 names one, everybody says what
 stands for the copy that was drawn then, and everybody echoes what it has heard. An item that is
 named is out of the stock of whoever hears its name, whatever comes of it. Where one party lacks it,
-or is not done with it in half the time that peers wait, all have preprocessing dealt for the round. Where echoes differ the round ends, and nobody is
-blamed.
+or is not done with it in half the time that peers wait, all have preprocessing dealt for the round.
+Where echoes differ the round ends, and nobody is blamed.
 
 After each round that was counted the parties make an item of the same plan, unless one of them has
 other rounds to deal for or to count: running rounds come first. What an item rests on is what every

@@ -23,9 +23,11 @@ def epsilons(capsys: pytest.CaptureFixture[str], *settings: str) -> tuple[str, s
 
 def test_the_readme_has_the_epsilons_of_its_demo(capsys: pytest.CaptureFixture[str]) -> None:
     page = (ROOT / "README.md").read_text()
-    demo = ("--agents=8", "--k=50", "--classes=10", "--queries=500", "--sigma=40")
-    shown = tuple(re.findall(r"epsilon, (?:instance|agent) level +│ (\S+) at delta 0.001", page))
-    assert shown == epsilons(capsys, *demo)
+    demo = ("--agents=8", "--k=50", "--classes=10", "--queries=500", "--sigma=40", "--delta=1e-3")
+    shown = re.findall(r"epsilon, (?:instance|agent) level +│ (\S+) at delta 0.001", page)
+    assert tuple(shown) == epsilons(capsys, *demo)
+    by_labels = re.findall(r"^│   by labels +│ (\S+)", page, re.MULTILINE)
+    assert tuple(by_labels) == epsilons(capsys, *demo, "--against=labels")
 
 
 def test_the_readme_has_the_epsilon_of_its_example(capsys: pytest.CaptureFixture[str]) -> None:

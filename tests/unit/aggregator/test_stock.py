@@ -87,7 +87,7 @@ async def test_one_that_is_still_being_dealt_ends_when_it_is_dropped() -> None:
     unfinished: Any = never
     stock.put(one := StockItem("a", ALICE, plan(), unfinished))
     stock.clear()
-    assert not names(stock) and await one.dealt() is None and never.cancelled()
+    assert not names(stock) and await one.dealt(AGES) is None and never.cancelled()
 
 
 async def test_an_item_has_its_age() -> None:
@@ -104,7 +104,7 @@ async def test_nothing_keeps_an_item_that_was_taken_or_dropped() -> None:
     kept = []
     for name in ("taken", "pushed out", "dropped", "held"):
         stock.put(one := item(name))
-        await one.dealt()
+        await one.dealt(AGES)
         kept.append(weakref.ref(one.making))
         if name == "taken":
             stock.take(ALICE, plan())

@@ -44,8 +44,9 @@ from mpc_vote.privacy.mechanisms import (
 )
 from mpc_vote.privacy.sensitivity import Sensitivity
 
-TOTALS_SLACK = 2.0**-50
-"""Of every certificate of coins' totals."""
+TOTALS_SLACKS = (2.0**-50, 2.0**-45, 2.0**-40)
+"""Of certificates of coins' totals: the least that has one. The further a cell moves, the more of a
+finite law's edge does not hide it."""
 
 LEAST_LABEL_DELTA = 1e-6
 """With less the slack of labels' certificates would be used up before what it is for."""
@@ -213,10 +214,12 @@ def _coin_steps(vote: CoinVote, level: Level) -> Run | None:
 
 @lru_cache(maxsize=1 << 12)
 def _coins(law: CoinLaw, move: int) -> Certificate | None:
-    try:
-        return certify(Seen.TOTALS, law.probabilities(), move, TOTALS_SLACK)
-    except NotHidden:
-        return None
+    for slack in TOTALS_SLACKS:
+        try:
+            return certify(Seen.TOTALS, law.probabilities(), move, slack)
+        except NotHidden:
+            continue
+    return None
 
 
 @lru_cache(maxsize=1 << 8)
@@ -224,12 +227,17 @@ def _spread(law: CoinLaw, unit: int, votes: int) -> Certificate | None:
     """Of up to so many votes in any spread over cells: the dearest composition at each floor."""
     if votes > _MOST_VOTES:
         return None
+    found = (_spread_within(law, unit, votes, slack) for slack in TOTALS_SLACKS)
+    return next((one for one in found if one is not None), None)
+
+
+def _spread_within(law: CoinLaw, unit: int, votes: int, slack: float) -> Certificate | None:
+    """With this slack for each cell that moves."""
     floors, costs = np.zeros(len(_SPREAD_FLOORS)), np.zeros((votes + 1, len(_SPREAD_FLOORS)))
-    for number in range(1, votes + 1):
+    # From the furthest move, which is the one to fail.
+    for number in range(votes, 0, -1):
         for at, multiple in enumerate(_SPREAD_FLOORS):
-            found = floor_cost(
-                Seen.TOTALS, law.probabilities(), number * unit, TOTALS_SLACK, multiple
-            )
+            found = floor_cost(Seen.TOTALS, law.probabilities(), number * unit, slack, multiple)
             if found is None:
                 return None
             floors[at], costs[number, at] = max(floors[at], found[0]), found[1]
@@ -239,9 +247,7 @@ def _spread(law: CoinLaw, unit: int, votes: int) -> Certificate | None:
         most[number] = (costs[1 : number + 1] + most[:number][::-1]).max(axis=0)
     whole = most[votes] * (1 + votes * 2.0**-50)
     kept = len(whole) if whole[1] < whole[0] else 1
-    return Certificate(
-        tuple(floors[:kept].tolist()), tuple(whole[:kept].tolist()), votes * TOTALS_SLACK
-    )
+    return Certificate(tuple(floors[:kept].tolist()), tuple(whole[:kept].tolist()), votes * slack)
 
 
 @lru_cache(maxsize=1 << 12)

@@ -506,3 +506,11 @@ def test_a_law_of_much_noise_takes_no_more_work() -> None:
     fine = skellam("knn_frequency", 500, 25, (50,))
     assert charged_epsilon([fine], Level.INSTANCE, 1e-5) < epsilon([fine], Level.INSTANCE, 1e-5)
     assert KNN_FREQUENCY.decided is Decided.UNKNOWN
+
+
+@pytest.mark.parametrize(("k", "sigma"), [(15, 12.0), (15, 15.0), (20, 10.0), (50, 40.0)])
+def test_counts_at_agent_level_have_a_figure_at_usual_noise(k: int, sigma: float) -> None:
+    """A move far into the edge of a law has no certificate with the least slack."""
+    vote = committee_charge(KNN_COUNT, queries=150, sigma=sigma, ks=(k,))
+    told = charged_epsilon([vote], Level.AGENT, 1e-5)
+    assert told < 1.2 * epsilon([vote], Level.AGENT, 1e-5)

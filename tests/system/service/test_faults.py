@@ -494,7 +494,7 @@ async def test_a_round_that_fails_uncharged_gives_promised_budgets_back(
         "agreement": None,
     }
     async with (
-        fragile.extra_agent("keeper", loners, voter="network", budget_instance="1.85"),
+        fragile.extra_agent("keeper", loners, voter="network", budget_instance="2.35"),
         fragile.client() as client,
     ):
         async with (

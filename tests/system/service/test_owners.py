@@ -70,7 +70,7 @@ def test_rounds_are_listed_and_their_labels_fetched_again(
     told = (row["round_id"], row["epsilon_instance"], row["delta"])
     assert told == (round_id, 0.0, 0.25), "an epsilon of 0 is true at such a delta, and there only"
     shown = command("rounds", *where).stdout.split()
-    assert shown[shown.index(round_id) :][-1] == "0.25"
+    assert "0.25" in shown[shown.index(round_id) :]
     again = ("--round", round_id, "--out", tmp_path / "again.npy")
     assert command("rounds", *where, *again).returncode == 0
     assert (np.load(tmp_path / "first.npy") == np.load(tmp_path / "again.npy")).all()

@@ -38,6 +38,11 @@ _KEPT_BYTES = 64 << 20
 _KEPT_BLOCK_BYTES = 32 << 20
 
 
+def no_cancelled_call(record: logging.LogRecord) -> bool:
+    """gRPC logs calls that end with the server as errors of their handlers: not those."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+
+
 class LineFormatter(logging.Formatter):
     """One line for each record, whatever peers put into it: none can write lines of its own."""
 
@@ -69,6 +74,7 @@ def run(
         logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
         # It tells which builds of itself it could not find.
         logging.getLogger("faiss").setLevel(logging.WARNING)
+        logging.getLogger("grpc._cython.cygrpc").addFilter(no_cancelled_call)
         asyncio.run(main(settings))
     except ConfigError as error:
         return _fail(name, str(error), _EXIT_USAGE)

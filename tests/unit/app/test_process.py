@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import platform
@@ -148,3 +149,13 @@ def test_memory_that_was_given_back_is_used_again_without_faults() -> None:
 
     assert faults("") > 500
     assert faults("process.keep_freed_memory()") < 50
+
+
+def test_calls_that_end_with_their_server_are_no_errors() -> None:
+    def let(error: BaseException | None) -> bool:
+        raised = None if error is None else (type(error), error, None)
+        record = logging.LogRecord("grpc", logging.ERROR, "", 0, "it failed", None, raised)
+        return process.no_cancelled_call(record)
+
+    assert not let(asyncio.CancelledError())
+    assert let(ValueError()) and let(None)
